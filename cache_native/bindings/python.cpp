@@ -1,0 +1,270 @@
+// The Python face of the core: converts and documents, nothing else.
+#include <pybind11/native_enum.h>
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <pybind11/stl/filesystem.h>
+
+#include <optional>
+#include <string>
+
+#include "omnidraft/chance.h"
+#include "omnidraft/draft.h"
+#include "omnidraft/ngram_cache.h"
+#include "omnidraft/sampling.h"
+#include "omnidraft/verify.h"
+#include "omnidraft/vocabulary.h"
+#include "omnidraft/vocabulary_pair.h"
+
+namespace py = pybind11;
+using namespace omnidraft;  // NOLINT: a binding file
+
+namespace {
+
+// No conversion: a silent copy of a row of logits would cost more than all the work on it.
+using Logits = py::array_t<float, py::array::c_style>;
+
+Span<const float> view(const Logits& logits) {
+  return {logits.data(), static_cast<std::size_t>(logits.size())};
+}
+
+template <typename T>
+Span<const T> view(const std::vector<T>& values) {
+  return {values.data(), values.size()};
+}
+
+std::shared_ptr<Vocabulary> make_vocabulary(const std::vector<std::optional<py::bytes>>& surfaces,
+                                            const std::vector<std::string>& pieces,
+                                            const std::vector<Token>& byte_tokens) {
+  if (!pieces.empty() && pieces.size() != surfaces.size()) {
+    throw std::invalid_argument("pieces must be empty or as many as surfaces");
+  }
+  std::vector<TokenText> tokens(surfaces.size());
+  for (std::size_t i = 0; i < surfaces.size(); ++i) {
+    if (surfaces[i]) {
+      tokens[i].surface = std::string(*surfaces[i]);
+    } else {
+      tokens[i].kind = TokenKind::kSpecial;
+    }
+    if (!pieces.empty()) {
+      tokens[i].piece = pieces[i];
+    }
+  }
+  for (const Token token : byte_tokens) {
+    if (token < 0 || static_cast<std::size_t>(token) >= tokens.size()) {
+      throw std::out_of_range("byte token " + std::to_string(token) + " is outside the vocabulary");
+    }
+    if (tokens[static_cast<std::size_t>(token)].kind == TokenKind::kNormal) {
+      tokens[static_cast<std::size_t>(token)].kind = TokenKind::kByte;
+    }
+  }
+  return std::make_shared<Vocabulary>(tokens);
+}
+
+Token checked(Token token, const Vocabulary& vocabulary) {
+  if (token < 0 || static_cast<std::size_t>(token) >= vocabulary.size()) {
+    throw std::out_of_range("token " + std::to_string(token) + " is outside the vocabulary");
+  }
+  return token;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_native, m) {
+  m.doc() = "The native core of OmniDraft; see the type stubs for its interface.";
+
+  py::native_enum<MappingRule>(m, "MappingRule", "enum.IntEnum")
+      .value("BYTES", MappingRule::kBytes)
+      .value("PAPER", MappingRule::kPaper)
+      .finalize();
+  py::native_enum<Eviction>(m, "Eviction", "enum.IntEnum")
+      .value("LRU", Eviction::kLru)
+      .value("LFU", Eviction::kLfu)
+      .finalize();
+  py::native_enum<Verification>(m, "Verification", "enum.IntEnum")
+      .value("GREEDY", Verification::kGreedy)
+      .value("EXACT", Verification::kExact)
+      .value("PAPER", Verification::kPaper)
+      .finalize();
+  py::native_enum<Origin>(m, "Origin", "enum.IntEnum")
+      .value("DIRECT", Origin::kDirect)
+      .value("MERGED", Origin::kMerged)
+      .value("CORRECTED", Origin::kCorrected)
+      .value("FREE", Origin::kFree)
+      .finalize();
+
+  py::register_exception<CacheDamagedError>(m, "CacheDamagedError", PyExc_ValueError);
+  py::register_exception<CacheMismatchError>(m, "CacheMismatchError", PyExc_ValueError);
+  py::register_exception_translator([](std::exception_ptr error) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::filesystem::filesystem_error& e) {
+      py::set_error(PyExc_OSError, e.what());
+    }
+  });
+
+  py::class_<Vocabulary, std::shared_ptr<Vocabulary>>(m, "Vocabulary")
+      .def(py::init(&make_vocabulary), py::arg("surfaces"),
+           py::arg("pieces") = std::vector<std::string>{},
+           py::arg("byte_tokens") = std::vector<Token>{})
+      .def("__len__", &Vocabulary::size)
+      .def("surface",
+           [](const Vocabulary& self, Token token) -> std::optional<py::bytes> {
+             checked(token, self);
+             if (self.is_special(token)) {
+               return std::nullopt;
+             }
+             return py::bytes(std::string(self.surface(token)));
+           })
+      .def_property_readonly("fingerprint", &Vocabulary::fingerprint);
+
+  py::class_<VocabularyPair, std::shared_ptr<VocabularyPair>>(m, "VocabularyPair")
+      .def(py::init([](std::shared_ptr<Vocabulary> drafter, std::shared_ptr<Vocabulary> target,
+                       MappingRule rule) {
+             return std::make_shared<VocabularyPair>(std::move(drafter), std::move(target), rule);
+           }),
+           py::arg("drafter"), py::arg("target"), py::arg("rule") = MappingRule::kBytes)
+      .def_property_readonly("direct_count", &VocabularyPair::direct_count)
+      .def_property_readonly("rule", &VocabularyPair::rule)
+      .def_property_readonly("fingerprint", &VocabularyPair::fingerprint)
+      .def("to_target", [](const VocabularyPair& self,
+                           Token draft) { return self.to_target(checked(draft, self.drafter())); })
+      .def("to_draft", [](const VocabularyPair& self, Token target) {
+        return self.to_draft(checked(target, self.target()));
+      });
+
+  py::class_<NgramCache>(m, "NgramCache")
+      .def(py::init([](std::shared_ptr<VocabularyPair> pair, std::size_t max_entries,
+                       std::size_t max_bytes, Eviction eviction) {
+             return NgramCache(std::move(pair), {max_entries, max_bytes, eviction});
+           }),
+           py::arg("pair"), py::arg("max_entries") = CacheLimits{}.max_entries,
+           py::arg("max_bytes") = CacheLimits{}.max_bytes, py::arg("eviction") = Eviction::kLru)
+      .def("observe",
+           [](NgramCache& self, Token target, const std::vector<Token>& drafts) {
+             return self.observe(target, view(drafts));
+           })
+      .def("__len__", &NgramCache::size)
+      .def_property_readonly("memory_bytes", &NgramCache::memory_bytes)
+      .def_property_readonly("evictions", &NgramCache::evictions)
+      .def_property_readonly("version", &NgramCache::version)
+      .def("ngrams",
+           [](const NgramCache& self) {
+             py::list all;
+             for (std::size_t i = 0; i < self.size(); ++i) {
+               const NgramCache::Ngram ngram = self.ngram(i);
+               all.append(py::make_tuple(
+                   ngram.target, std::vector<Token>(ngram.drafts.begin(), ngram.drafts.end()),
+                   ngram.uses, ngram.primary));
+             }
+             return all;
+           })
+      .def("save", &NgramCache::save, py::arg("path"))
+      .def_static(
+          "load",
+          [](const std::filesystem::path& path, std::shared_ptr<VocabularyPair> pair,
+             std::size_t max_entries, std::size_t max_bytes, Eviction eviction) {
+            return NgramCache::load(path, std::move(pair), {max_entries, max_bytes, eviction});
+          },
+          py::arg("path"), py::arg("pair"), py::arg("max_entries") = CacheLimits{}.max_entries,
+          py::arg("max_bytes") = CacheLimits{}.max_bytes, py::arg("eviction") = Eviction::kLru);
+
+  py::class_<Chance>(m, "Chance");
+  py::class_<Generator, Chance>(m, "Generator")
+      .def(py::init<std::uint64_t>(), py::arg("seed"))
+      .def("next", &Generator::next)
+      .def("uniform", &Generator::uniform)
+      .def("draw",
+           [](Generator& self, const std::vector<double>& w) { return self.draw(view(w)); });
+  py::class_<ScriptedChance, Chance>(m, "ScriptedChance")
+      .def(py::init<std::vector<std::size_t>>(), py::arg("script"))
+      .def_property_readonly("choices", &ScriptedChance::choices)
+      .def_property_readonly("probabilities", &ScriptedChance::probabilities);
+
+  py::class_<SamplingParameters>(m, "SamplingParameters")
+      .def(py::init([](double temperature, std::int32_t top_k, double top_p, double min_p,
+                       double repetition_penalty) {
+             const SamplingParameters parameters{temperature, top_k, top_p, min_p,
+                                                 repetition_penalty};
+             parameters.validate();
+             return parameters;
+           }),
+           py::arg("temperature") = 0.0, py::arg("top_k") = 0, py::arg("top_p") = 1.0,
+           py::arg("min_p") = 0.0, py::arg("repetition_penalty") = 1.0)
+      .def_readonly("temperature", &SamplingParameters::temperature)
+      .def_readonly("top_k", &SamplingParameters::top_k)
+      .def_readonly("top_p", &SamplingParameters::top_p)
+      .def_readonly("min_p", &SamplingParameters::min_p)
+      .def_readonly("repetition_penalty", &SamplingParameters::repetition_penalty)
+      .def_property_readonly("greedy", &SamplingParameters::greedy);
+
+  py::class_<History>(m, "History")
+      .def(py::init<std::size_t>(), py::arg("vocabulary_size"))
+      .def("add", [](History& self, const std::vector<Token>& tokens) {
+        for (const Token token : tokens) {
+          self.add(token);
+        }
+      });
+
+  m.def(
+      "shape",
+      [](const Logits& logits, const SamplingParameters& sampling, const History& history) {
+        Distribution result;
+        shape(view(logits), sampling, history, result);
+        py::array_t<double> probabilities(static_cast<py::ssize_t>(result.weights.size()));
+        for (std::size_t i = 0; i < result.weights.size(); ++i) {
+          probabilities.mutable_data()[i] = static_cast<double>(result.weights[i]) / result.total;
+        }
+        return probabilities;
+      },
+      py::arg("logits").noconvert(), py::arg("sampling"), py::arg("history"));
+
+  py::class_<Proposal>(m, "Proposal")
+      .def_readonly("drafts", &Proposal::drafts)
+      .def_property_readonly("tokens", &Proposal::tokens)
+      .def_property_readonly("draft_counts", [](const Proposal& self) {
+        std::vector<std::uint32_t> counts;
+        for (const Proposal::Position& position : self.positions) {
+          if (position.token != kNoToken) {
+            counts.push_back(position.draft_count);
+          }
+        }
+        return counts;
+      });
+
+  py::class_<Draft>(m, "Draft")
+      .def(py::init<const NgramCache&, Verification, double>(), py::arg("cache"),
+           py::arg("verification"), py::arg("temperature") = 1.0, py::keep_alive<1, 2>())
+      .def(
+          "step",
+          [](Draft& self, const Logits& logits, Chance& chance) {
+            const auto row = view(logits);
+            const py::gil_scoped_release release;
+            return self.step(row, chance);
+          },
+          py::arg("logits").noconvert(), py::arg("chance"))
+      .def_property_readonly("last_probability", &Draft::last_probability)
+      .def("finish", &Draft::finish);
+
+  py::class_<Verdict>(m, "Verdict")
+      .def_readonly("tokens", &Verdict::tokens)
+      .def_readonly("origins", &Verdict::origins)
+      .def_readonly("proposed", &Verdict::proposed)
+      .def_readonly("accepted", &Verdict::accepted)
+      .def_readonly("accepted_drafts", &Verdict::accepted_drafts)
+      .def_readonly("merged", &Verdict::merged)
+      .def_readonly("merged_accepted", &Verdict::merged_accepted);
+
+  py::class_<Verifier>(m, "Verifier")
+      .def(py::init<const NgramCache&>(), py::arg("cache"), py::keep_alive<1, 2>())
+      .def(
+          "verify",
+          [](Verifier& self, const Proposal& proposal, const Logits& logits,
+             const SamplingParameters& sampling, History& history, Chance& chance) {
+            const auto rows = view(logits);
+            const py::gil_scoped_release release;
+            return self.verify(proposal, rows, sampling, history, chance);
+          },
+          py::arg("proposal"), py::arg("logits").noconvert(), py::arg("sampling"),
+          py::arg("history"), py::arg("chance"));
+}

@@ -1,0 +1,98 @@
+// Drafting through the trie: the drafter's logits in, one draft token at a time out, and at the end
+// a Proposal of target tokens that remembers how every draft token was drawn.
+//
+//   Draft draft(cache, Verification::kExact, temperature);
+//   Token next = draft.step(logits, chance);   // feed `next` to the drafter, and so on
+//   Proposal proposal = draft.finish();
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "omnidraft/chance.h"
+#include "omnidraft/sampling.h"
+#include "omnidraft/trie.h"
+
+namespace omnidraft {
+
+enum class Verification : std::uint8_t {
+  kGreedy = 0,  // the target's argmax
+  kExact = 1,   // rejection sampling node by node in the trie: distributed exactly as the target
+  kPaper = 2,   // OmniDraft, Eq. 1 and 2: approximate once n-grams share a first draft token
+};
+
+// A decision of the exact walk: at `node`, with the drafter's distribution `row`, the outcome drawn
+// was a child of the node, or STOP (the target token that ends at the node stands).
+struct Visit {
+  static constexpr Token kStop = -1;
+
+  std::uint32_t position = 0;  // of the target token, in the proposal
+  Node node;
+  Token outcome = kStop;
+  std::uint32_t row = 0;
+  double total = 0;              // of the row's weights over the outcomes of this node
+  double stop = 0;               // the part of it that means STOP
+  Node excluded = Node::none();  // at a root after STOP: the node whose children cannot be drawn
+};
+
+struct Proposal {
+  struct Position {
+    Token token = kNoToken;  // the proposed target token, or kNoToken when the path ends inside
+    std::uint32_t first_draft = 0, draft_count = 0;
+    Node last;          // the node where the path of this position ends
+    bool open = false;  // the budget ended before STOP or a leaf was drawn
+  };
+
+  Verification verification = Verification::kGreedy;
+  std::vector<Token> drafts;
+  std::vector<Position> positions;
+  std::vector<Visit> visits;   // exact only
+  std::vector<float> weights;  // exact and paper: [drafts, drafter vocabulary], unnormalised q
+  std::uint64_t version = 0;   // of the trie
+
+  // The target tokens to score, in order.
+  std::vector<Token> tokens() const;
+  Span<const float> row(std::size_t i, std::size_t width) const {
+    return {weights.data() + i * width, width};
+  }
+};
+
+class Draft {
+ public:
+  // temperature shapes q; it is not used by greedy. Throws std::invalid_argument when it is not
+  // positive in exact and paper.
+  Draft(const NgramCache& cache, Verification verification, double temperature);
+
+  // Logits of the drafter after the last draft token, [drafter vocabulary]. Returns the next draft
+  // token, or kNoToken when nothing that the trie knows can follow: the proposal ends there.
+  // Throws std::invalid_argument for logits of another size, std::domain_error for NaN.
+  Token step(Span<const float> logits, Chance& chance);
+
+  // Probability of the last token returned by step, given the outcomes that were possible; in
+  // greedy 1. For policies of draft length.
+  double last_probability() const { return last_probability_; }
+  std::size_t size() const { return proposal_.drafts.size(); }
+
+  // The proposal; the object is ready for the next round.
+  Proposal finish();
+
+ private:
+  Token greedy_step(Span<const float> logits);
+  Token exact_step(Span<const float> weights, Chance& chance);
+  Token paper_step(Span<const float> weights, Chance& chance);
+  void segment();
+  void open_position(const Node& node);
+  void gather(Span<const float> weights, bool from_root, const Node& node);
+
+  const NgramCache* cache_;
+  Verification verification_;
+  double temperature_;
+  Trie trie_;
+  Node node_;
+  Proposal proposal_;
+  double last_probability_ = 1;
+  std::vector<Token> children_, candidates_;
+  std::vector<double> candidate_weights_;
+};
+
+}  // namespace omnidraft

@@ -1,0 +1,68 @@
+// Verification: which proposed target tokens stand, and which token ends the round.
+//
+//   Verdict verdict = Verifier(cache).verify(proposal, logits, sampling, history, chance);
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "omnidraft/draft.h"
+
+namespace omnidraft {
+
+enum class Origin : std::uint8_t {
+  kDirect = 0,     // drafted and accepted, one draft token
+  kMerged = 1,     // drafted and accepted, an n-gram of the cache
+  kCorrected = 2,  // the target's choice where the proposal was rejected
+  kFree = 3,       // the target's own next token after everything proposed was accepted
+};
+
+struct Verdict {
+  std::vector<Token> tokens;          // at least one; also added to the history
+  std::vector<Origin> origins;        // of each token
+  std::uint32_t proposed = 0;         // target tokens that were scored
+  std::uint32_t accepted = 0;         // of those, the ones that stand
+  std::uint32_t accepted_drafts = 0;  // draft tokens that spell them
+  std::uint32_t merged = 0;           // n-grams among the proposed
+  std::uint32_t merged_accepted = 0;
+};
+
+class Verifier {
+ public:
+  explicit Verifier(const NgramCache& cache) : cache_(&cache) {}
+
+  // logits: the target's, row-major [proposal.tokens().size() + 1, target vocabulary]; row i
+  // follows the i-th proposed token. Row 0 follows the last token of the sequence.
+  // sampling: greedy if and only if the proposal is. The emitted tokens join `history`.
+  // Throws std::invalid_argument for logits of another shape or a proposal that was made with
+  // another state of the trie, std::domain_error for logits that are not numbers.
+  Verdict verify(const Proposal& proposal, Span<const float> logits,
+                 const SamplingParameters& sampling, History& history, Chance& chance);
+
+ private:
+  void greedy(const Proposal& proposal, const SamplingParameters& sampling, History& history,
+              Verdict& verdict);
+  void exact(const Proposal& proposal, const SamplingParameters& sampling, History& history,
+             Chance& chance, Verdict& verdict);
+  void paper(const Proposal& proposal, const SamplingParameters& sampling, History& history,
+             Chance& chance, Verdict& verdict);
+  void emit(Verdict& verdict, History& history, Token token, Origin origin);
+  void accept(Verdict& verdict, History& history, const Proposal::Position& position);
+  void shape_row(std::size_t i, const SamplingParameters& sampling, const History& history);
+  Token draw_free(Chance& chance);
+  double mass_below(const Node& node) const;
+  Token draw_below(const Node& node, Chance& chance);
+  Token resolve_root(const Proposal& proposal, const Visit& visit, Chance& chance);
+  Token resolve_inner(const Proposal& proposal, const Visit& visit, double mass, Chance& chance);
+  double probability_of(const Proposal& proposal, const Visit& visit) const;
+
+  const NgramCache* cache_;
+  Span<const float> logits_;
+  std::size_t width_ = 0;
+  Distribution p_;
+  std::vector<float> scratch_;
+  std::vector<double> weights_;
+  std::vector<Token> candidates_, children_;
+};
+
+}  // namespace omnidraft

@@ -1,0 +1,100 @@
+#include "omnidraft/chance.h"
+
+#include <stdexcept>
+
+namespace omnidraft {
+namespace {
+
+std::uint64_t rotate_left(std::uint64_t x, int k) { return (x << k) | (x >> (64 - k)); }
+
+double total_of(Span<const double> weights) {
+  double total = 0;
+  for (const double weight : weights) {
+    total += weight;
+  }
+  if (!(total > 0)) {
+    throw std::domain_error("nothing to draw from: all weights are zero or not a number");
+  }
+  return total;
+}
+
+}  // namespace
+
+Generator::Generator(std::uint64_t seed) {
+  for (std::uint64_t& word : state_) {  // SplitMix64
+    seed += 0x9e3779b97f4a7c15ULL;
+    std::uint64_t z = seed;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+    word = z ^ (z >> 31);
+  }
+}
+
+std::uint64_t Generator::next() {
+  const std::uint64_t result = rotate_left(state_[1] * 5, 7) * 9;
+  const std::uint64_t t = state_[1] << 17;
+  state_[2] ^= state_[0];
+  state_[3] ^= state_[1];
+  state_[1] ^= state_[2];
+  state_[0] ^= state_[3];
+  state_[2] ^= t;
+  state_[3] = rotate_left(state_[3], 45);
+  return result;
+}
+
+double Generator::uniform() { return static_cast<double>(next() >> 11) * 0x1.0p-53; }
+
+bool Generator::accept(double probability) {
+  return probability >= 1 || (probability > 0 && uniform() < probability);
+}
+
+std::size_t Generator::draw(Span<const double> weights) {
+  double left = uniform() * total_of(weights);
+  std::size_t last = 0;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (weights[i] > 0) {
+      if (left < weights[i]) {
+        return i;
+      }
+      left -= weights[i];
+      last = i;
+    }
+  }
+  return last;  // rounding carried us past the end
+}
+
+bool ScriptedChance::accept(double probability) {
+  if (probability >= 1 || probability <= 0) {
+    return probability >= 1;
+  }
+  return choose({1 - probability, probability}) == 1;
+}
+
+std::size_t ScriptedChance::draw(Span<const double> weights) {
+  const double total = total_of(weights);
+  std::vector<double> probabilities;
+  probabilities.reserve(weights.size());
+  for (const double weight : weights) {
+    probabilities.push_back(weight / total);
+  }
+  return choose(std::move(probabilities));
+}
+
+std::size_t ScriptedChance::choose(std::vector<double> probabilities) {
+  std::size_t choice = 0;
+  if (choices_.size() < script_.size()) {
+    choice = script_[choices_.size()];
+    if (choice >= probabilities.size()) {
+      throw std::out_of_range("the script chooses an outcome that does not exist");
+    }
+  } else {
+    while (!(probabilities[choice] > 0)) {
+      ++choice;
+    }
+  }
+  choices_.push_back(choice);
+  probabilities_.push_back(std::move(probabilities));
+  return choice;
+}
+
+}  // namespace omnidraft

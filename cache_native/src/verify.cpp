@@ -1,0 +1,265 @@
+#include "omnidraft/verify.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace omnidraft {
+
+void Verifier::emit(Verdict& verdict, History& history, Token token, Origin origin) {
+  verdict.tokens.push_back(token);
+  verdict.origins.push_back(origin);
+  history.add(token);
+}
+
+void Verifier::accept(Verdict& verdict, History& history, const Proposal::Position& position) {
+  const bool merged = position.draft_count > 1;
+  emit(verdict, history, position.token, merged ? Origin::kMerged : Origin::kDirect);
+  ++verdict.accepted;
+  verdict.accepted_drafts += position.draft_count;
+  verdict.merged_accepted += merged ? 1 : 0;
+}
+
+void Verifier::shape_row(std::size_t i, const SamplingParameters& sampling,
+                         const History& history) {
+  shape({logits_.data() + i * width_, width_}, sampling, history, p_);
+}
+
+Token Verifier::draw_free(Chance& chance) {
+  weights_.assign(p_.weights.begin(), p_.weights.end());
+  return static_cast<Token>(chance.draw(weights_));
+}
+
+Verdict Verifier::verify(const Proposal& proposal, Span<const float> logits,
+                         const SamplingParameters& sampling, History& history, Chance& chance) {
+  width_ = cache_->pair().target().size();
+  logits_ = logits;
+  Verdict verdict;
+  for (const Proposal::Position& position : proposal.positions) {
+    if (position.token != kNoToken) {
+      ++verdict.proposed;
+      verdict.merged += position.draft_count > 1 ? 1 : 0;
+    }
+  }
+  if (logits.size() != (verdict.proposed + std::size_t{1}) * width_) {
+    throw std::invalid_argument(
+        "verification needs logits of shape [" + std::to_string(verdict.proposed + 1) + ", " +
+        std::to_string(width_) + "], not " + std::to_string(logits.size()) + " values");
+  }
+  if (proposal.version != cache_->version()) {
+    throw std::invalid_argument("the n-gram cache changed between drafting and verification");
+  }
+  if (sampling.greedy() != (proposal.verification == Verification::kGreedy)) {
+    throw std::invalid_argument("a greedy proposal needs greedy sampling, and the reverse");
+  }
+  switch (proposal.verification) {
+    case Verification::kGreedy:
+      greedy(proposal, sampling, history, verdict);
+      break;
+    case Verification::kExact:
+      exact(proposal, sampling, history, chance, verdict);
+      break;
+    case Verification::kPaper:
+      paper(proposal, sampling, history, chance, verdict);
+      break;
+  }
+  return verdict;
+}
+
+void Verifier::greedy(const Proposal& proposal, const SamplingParameters& sampling,
+                      History& history, Verdict& verdict) {
+  for (std::size_t i = 0;; ++i) {
+    const Token best = greedy_token({logits_.data() + i * width_, width_},
+                                    sampling.repetition_penalty, history, scratch_);
+    if (i == proposal.positions.size()) {
+      emit(verdict, history, best, Origin::kFree);
+      return;
+    }
+    if (best != proposal.positions[i].token) {
+      emit(verdict, history, best, Origin::kCorrected);
+      return;
+    }
+    accept(verdict, history, proposal.positions[i]);
+  }
+}
+
+double Verifier::mass_below(const Node& node) const {
+  double mass = 0;
+  Trie(*cache_, Trie::Spellings::kPrimary).for_each_below(node, [&](Token token) {
+    mass += static_cast<double>(p_.weights[static_cast<std::size_t>(token)]);
+  });
+  return mass;
+}
+
+Token Verifier::draw_below(const Node& node, Chance& chance) {
+  candidates_.clear();
+  weights_.clear();
+  Trie(*cache_, Trie::Spellings::kPrimary).for_each_below(node, [&](Token token) {
+    candidates_.push_back(token);
+    weights_.push_back(static_cast<double>(p_.weights[static_cast<std::size_t>(token)]));
+  });
+  return candidates_[chance.draw(weights_)];
+}
+
+double Verifier::probability_of(const Proposal& proposal, const Visit& visit) const {
+  if (visit.outcome == Visit::kStop) {
+    return visit.stop / visit.total;
+  }
+  const auto row = proposal.row(visit.row, cache_->pair().drafter().size());
+  return static_cast<double>(row[static_cast<std::size_t>(visit.outcome)]) / visit.total;
+}
+
+// A rejected child of the root: an outcome from norm(max(0, P - Q)) over the root's children and
+// the tokens outside the trie, then a token below it. kNoToken when nothing is left but rounding.
+Token Verifier::resolve_root(const Proposal& proposal, const Visit& visit, Chance& chance) {
+  const Trie trie(*cache_, Trie::Spellings::kPrimary);
+  const std::size_t drafts = cache_->pair().drafter().size();
+  const auto row = proposal.row(visit.row, drafts);
+  std::vector<double> residual(drafts + 1, 0.0);  // the last is: outside the trie
+  scratch_ = p_.weights;
+  trie.for_each([&](Token first, Token token) {
+    float& weight = scratch_[static_cast<std::size_t>(token)];
+    residual[static_cast<std::size_t>(first)] += static_cast<double>(weight);
+    weight = 0;
+  });
+  children_.clear();
+  if (visit.excluded.exists()) {
+    trie.children(visit.excluded, children_);
+  }
+  for (std::size_t d = 0; d < drafts; ++d) {
+    if (residual[d] > 0) {
+      const bool excluded =
+          !children_.empty() &&
+          std::binary_search(children_.begin(), children_.end(), static_cast<Token>(d));
+      const double q = excluded ? 0 : static_cast<double>(row[d]) / visit.total;
+      residual[d] = std::max(0.0, residual[d] / p_.total - q);
+    }
+  }
+  residual[drafts] = sum(scratch_) / p_.total;
+  if (!(*std::max_element(residual.begin(), residual.end()) > 0)) {
+    return kNoToken;
+  }
+  const std::size_t outcome = chance.draw(residual);
+  if (outcome < drafts) {
+    return draw_below(trie.child(trie.root(), static_cast<Token>(outcome)), chance);
+  }
+  weights_.assign(scratch_.begin(), scratch_.end());
+  return static_cast<Token>(chance.draw(weights_));
+}
+
+// The same at a node below the root: its outcomes are its children and STOP.
+Token Verifier::resolve_inner(const Proposal& proposal, const Visit& visit, double mass,
+                              Chance& chance) {
+  const Trie trie(*cache_, Trie::Spellings::kPrimary);
+  const auto row = proposal.row(visit.row, cache_->pair().drafter().size());
+  const Token own = trie.token(visit.node);
+  trie.children(visit.node, children_);
+  std::vector<double> residual;
+  for (const Token child : children_) {
+    const double p = mass_below(trie.child(visit.node, child)) / mass;
+    const double q = static_cast<double>(row[static_cast<std::size_t>(child)]) / visit.total;
+    residual.push_back(std::max(0.0, p - q));
+  }
+  if (own != kNoToken) {
+    const double p = static_cast<double>(p_.weights[static_cast<std::size_t>(own)]) / mass;
+    residual.push_back(std::max(0.0, p - visit.stop / visit.total));
+  }
+  if (!(*std::max_element(residual.begin(), residual.end()) > 0)) {
+    return kNoToken;
+  }
+  const std::size_t outcome = chance.draw(residual);
+  return outcome == children_.size()
+             ? own
+             : draw_below(trie.child(visit.node, children_[outcome]), chance);
+}
+
+void Verifier::exact(const Proposal& proposal, const SamplingParameters& sampling, History& history,
+                     Chance& chance, Verdict& verdict) {
+  const Trie trie(*cache_, Trie::Spellings::kPrimary);
+  auto visit = proposal.visits.begin();
+  for (std::size_t i = 0; i < proposal.positions.size(); ++i) {
+    const Proposal::Position& position = proposal.positions[i];
+    shape_row(i, sampling, history);
+    double mass = p_.total;  // of what lies below the node
+    for (; visit != proposal.visits.end() && visit->position == i; ++visit) {
+      const double below =
+          visit->outcome == Visit::kStop
+              ? static_cast<double>(p_.weights[static_cast<std::size_t>(position.token)])
+              : mass_below(trie.child(visit->node, visit->outcome));
+      if (!chance.accept(below / mass / probability_of(proposal, *visit))) {
+        const Token token = visit->node.is_root() ? resolve_root(proposal, *visit, chance)
+                                                  : resolve_inner(proposal, *visit, mass, chance);
+        if (token != kNoToken) {
+          emit(verdict, history, token, Origin::kCorrected);
+          return;
+        }
+      }
+      mass = below;
+    }
+    if (position.open || position.token == kNoToken) {
+      // The budget ended inside the path: the target chooses among what lies below it.
+      const Token token = draw_below(position.last, chance);
+      if (token != position.token) {
+        emit(verdict, history, token, Origin::kFree);
+        return;
+      }
+    }
+    accept(verdict, history, position);
+  }
+  shape_row(verdict.proposed, sampling, history);
+  emit(verdict, history, draw_free(chance), Origin::kFree);
+}
+
+void Verifier::paper(const Proposal& proposal, const SamplingParameters& sampling, History& history,
+                     Chance& chance, Verdict& verdict) {
+  const VocabularyPair& pair = cache_->pair();
+  const std::size_t drafts = pair.drafter().size();
+  for (std::size_t i = 0; i < proposal.positions.size(); ++i) {
+    const Proposal::Position& position = proposal.positions[i];
+    shape_row(i, sampling, history);
+    const auto first = proposal.row(position.first_draft, drafts);
+    const double first_total = sum(first);
+    double q = 1;  // Eq. 1: the product over the merged draft tokens
+    for (std::uint32_t j = 0; j < position.draft_count; ++j) {
+      const std::size_t at = position.first_draft + j;
+      const auto row = proposal.row(at, drafts);
+      q *= static_cast<double>(row[static_cast<std::size_t>(proposal.drafts[at])]) / sum(row);
+    }
+    const auto token = static_cast<std::size_t>(position.token);
+    if (chance.accept(static_cast<double>(p_.weights[token]) / p_.total / q)) {
+      accept(verdict, history, position);
+      continue;
+    }
+    // Eq. 2: the merged token gets the product, its first draft token loses that much.
+    weights_.assign(p_.weights.begin(), p_.weights.end());
+    for (double& weight : weights_) {
+      weight /= p_.total;
+    }
+    const Token head = proposal.drafts[position.first_draft];
+    for (std::size_t d = 0; d < drafts; ++d) {
+      const auto draft = static_cast<Token>(d);
+      const Token target = pair.to_target(draft);
+      if (target != kNoToken) {
+        double direct = static_cast<double>(first[d]) / first_total;
+        if (position.draft_count > 1 && draft == head) {
+          direct = std::max(0.0, direct - q);
+        }
+        weights_[static_cast<std::size_t>(target)] -= direct;
+      }
+    }
+    if (position.draft_count > 1) {
+      weights_[token] -= q;
+    }
+    for (double& weight : weights_) {
+      weight = std::max(0.0, weight);
+    }
+    const bool any = *std::max_element(weights_.begin(), weights_.end()) > 0;
+    const Token corrected = any ? static_cast<Token>(chance.draw(weights_)) : draw_free(chance);
+    emit(verdict, history, corrected, Origin::kCorrected);
+    return;
+  }
+  shape_row(verdict.proposed, sampling, history);
+  emit(verdict, history, draw_free(chance), Origin::kFree);
+}
+
+}  // namespace omnidraft

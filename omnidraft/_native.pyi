@@ -1,0 +1,279 @@
+"""The native core: vocabularies, the n-gram cache and its trie, drafting and verification."""
+
+import enum
+from collections.abc import Sequence
+from os import PathLike
+
+import numpy as np
+from numpy.typing import NDArray
+
+class MappingRule(enum.IntEnum):
+    """When a draft token and a target token are a direct pair."""
+
+    BYTES = 0
+    """Equal surface bytes."""
+    PAPER = 1
+    """Equal token strings after ▁ → Ġ and <0x0A> → Ċ (OmniDraft, arXiv 2507.02659, Table 8)."""
+
+class Eviction(enum.IntEnum):
+    LRU = 0
+    LFU = 1
+
+class Verification(enum.IntEnum):
+    GREEDY = 0
+    EXACT = 1
+    PAPER = 2
+
+class Origin(enum.IntEnum):
+    """How an emitted token came about."""
+
+    DIRECT = 0
+    MERGED = 1
+    CORRECTED = 2
+    FREE = 3
+
+class CacheDamagedError(ValueError): ...
+class CacheMismatchError(ValueError): ...
+
+class Vocabulary:
+    """Token id → surface bytes.
+
+    Args:
+        surfaces: bytes of each token; None for a special token, which has no surface.
+        pieces: the tokenizer's own strings; needed for ``MappingRule.PAPER`` only.
+        byte_tokens: ids of byte-fallback tokens such as ``<0x41>``.
+
+    Raises:
+        ValueError: no tokens, or ``pieces`` of another length.
+    """
+
+    def __init__(
+        self,
+        surfaces: Sequence[bytes | None],
+        pieces: Sequence[str] = ...,
+        byte_tokens: Sequence[int] = ...,
+    ) -> None: ...
+    def __len__(self) -> int: ...
+    def surface(self, token: int) -> bytes | None: ...
+    @property
+    def fingerprint(self) -> int: ...
+
+class VocabularyPair:
+    """The direct mapping between a drafter's and a target's vocabulary."""
+
+    def __init__(
+        self, drafter: Vocabulary, target: Vocabulary, rule: MappingRule = ...
+    ) -> None: ...
+    @property
+    def direct_count(self) -> int: ...
+    @property
+    def rule(self) -> MappingRule: ...
+    @property
+    def fingerprint(self) -> int: ...
+    def to_target(self, draft: int) -> int:
+        """The target token a draft token stands for, or -1."""
+    def to_draft(self, target: int) -> int:
+        """The draft token that spells a target token, or -1."""
+
+class NgramCache:
+    """Target tokens without a direct counterpart and the draft tokens that spell them.
+
+    Args:
+        max_entries: bound on n-grams.
+        max_bytes: bound on the memory of all structures.
+        eviction: which n-gram goes when a bound is reached.
+    """
+
+    def __init__(
+        self,
+        pair: VocabularyPair,
+        max_entries: int = ...,
+        max_bytes: int = ...,
+        eviction: Eviction = ...,
+    ) -> None: ...
+    def observe(self, target: int, drafts: Sequence[int]) -> bool:
+        """Insert the n-gram or count a use of it; True when it was inserted.
+
+        Refuses (False) what cannot be an n-gram of this pair: fewer than 2 or more than 127 draft
+        tokens, a target token with a direct counterpart, other bytes.
+
+        Raises:
+            IndexError: a token id outside its vocabulary.
+        """
+    def __len__(self) -> int: ...
+    @property
+    def memory_bytes(self) -> int: ...
+    @property
+    def evictions(self) -> int: ...
+    @property
+    def version(self) -> int:
+        """Changes whenever the trie changes."""
+    def ngrams(self) -> list[tuple[int, list[int], int, bool]]:
+        """(target token, draft tokens, uses, whether it is the spelling that sampling uses)."""
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write to a temporary name, flush, rename.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+    @staticmethod
+    def load(
+        path: str | PathLike[str],
+        pair: VocabularyPair,
+        max_entries: int = ...,
+        max_bytes: int = ...,
+        eviction: Eviction = ...,
+    ) -> NgramCache:
+        """Read a saved cache.
+
+        Raises:
+            CacheDamagedError: truncated, altered, or not a cache file.
+            CacheMismatchError: another pair's, or of another format version.
+            OSError: the file cannot be read.
+        """
+
+class Chance:
+    """Where drafting and verification take their random decisions from."""
+
+class Generator(Chance):
+    """xoshiro256** seeded through SplitMix64: the same stream on every platform."""
+
+    def __init__(self, seed: int) -> None: ...
+    def next(self) -> int: ...
+    def uniform(self) -> float: ...
+    def draw(self, weights: Sequence[float]) -> int: ...
+
+class ScriptedChance(Chance):
+    """Replays choices and records the probabilities of each decision, for enumeration tests."""
+
+    def __init__(self, script: Sequence[int]) -> None: ...
+    @property
+    def choices(self) -> list[int]: ...
+    @property
+    def probabilities(self) -> list[list[float]]: ...
+
+class SamplingParameters:
+    """Applied in this order: repetition penalty, temperature, top-k, top-p, min-p.
+
+    Args:
+        temperature: 0 is greedy decoding.
+        top_k: keep the k most probable tokens; 0 is off.
+        top_p: keep the smallest set of tokens with this much probability; 1 is off.
+        min_p: keep tokens at least this probable relative to the most probable; 0 is off.
+        repetition_penalty: divides positive logits of tokens seen, multiplies negative ones.
+
+    Raises:
+        ValueError: a parameter out of its range; the message names it.
+    """
+
+    def __init__(
+        self,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+    ) -> None: ...
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def top_k(self) -> int: ...
+    @property
+    def top_p(self) -> float: ...
+    @property
+    def min_p(self) -> float: ...
+    @property
+    def repetition_penalty(self) -> float: ...
+    @property
+    def greedy(self) -> bool: ...
+
+class History:
+    """The target tokens of a sequence so far, for the repetition penalty."""
+
+    def __init__(self, vocabulary_size: int) -> None: ...
+    def add(self, tokens: Sequence[int]) -> None: ...
+
+def shape(
+    logits: NDArray[np.float32], sampling: SamplingParameters, history: History
+) -> NDArray[np.float64]:
+    """Probabilities float64 [vocabulary] that sampling parameters make of logits.
+
+    Raises:
+        ValueError: logits that are not numbers.
+    """
+
+class Proposal:
+    """Proposed target tokens and how every draft token was drawn."""
+
+    @property
+    def drafts(self) -> list[int]: ...
+    @property
+    def tokens(self) -> list[int]:
+        """The target tokens to score, in order."""
+    @property
+    def draft_counts(self) -> list[int]:
+        """How many draft tokens spell each of ``tokens``."""
+
+class Draft:
+    """Drafting through the trie, one draft token at a time.
+
+    Raises:
+        ValueError: ``temperature`` is not positive and verification is not greedy.
+    """
+
+    def __init__(
+        self, cache: NgramCache, verification: Verification, temperature: float = 1.0
+    ) -> None: ...
+    def step(self, logits: NDArray[np.float32], chance: Chance) -> int:
+        """The next draft token given the drafter's logits float32 [vocabulary], or -1.
+
+        -1 means that nothing the trie knows can follow: the proposal ends there.
+
+        Raises:
+            ValueError: logits of another size, or that are not numbers.
+        """
+    @property
+    def last_probability(self) -> float: ...
+    def finish(self) -> Proposal:
+        """The proposal; the object is ready for the next round."""
+
+class Verdict:
+    """What a round emits."""
+
+    @property
+    def tokens(self) -> list[int]: ...
+    @property
+    def origins(self) -> list[Origin]: ...
+    @property
+    def proposed(self) -> int: ...
+    @property
+    def accepted(self) -> int: ...
+    @property
+    def accepted_drafts(self) -> int: ...
+    @property
+    def merged(self) -> int: ...
+    @property
+    def merged_accepted(self) -> int: ...
+
+class Verifier:
+    """Decides which proposed tokens stand (method: exact, paper or greedy, as proposed)."""
+
+    def __init__(self, cache: NgramCache) -> None: ...
+    def verify(
+        self,
+        proposal: Proposal,
+        logits: NDArray[np.float32],
+        sampling: SamplingParameters,
+        history: History,
+        chance: Chance,
+    ) -> Verdict:
+        """Verify ``proposal`` against the target's logits.
+
+        Args:
+            logits: float32 [len(proposal.tokens) + 1, target vocabulary], C-contiguous; row 0
+                follows the last token of the sequence, row i the i-th proposed token.
+            history: the emitted tokens are added to it.
+
+        Raises:
+            ValueError: logits of another shape, NaN, or a cache that changed since drafting.
+        """

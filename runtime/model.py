@@ -1,0 +1,54 @@
+"""What every engine offers: a causal language model with a KV cache that can be cut back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@runtime_checkable
+class CausalModel(Protocol):
+    """A causal language model with one sequence in its KV cache.
+
+    One instance serves one thread. ``forward`` appends, ``truncate`` drops the tail in O(1).
+    """
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of columns of the logits."""
+
+    @property
+    def length(self) -> int:
+        """Number of tokens in the KV cache."""
+
+    @property
+    def max_length(self) -> int:
+        """Longest sequence the model can hold, in tokens."""
+
+    def forward(
+        self, tokens: Sequence[int] | NDArray[np.int64], rows: int | None = None
+    ) -> NDArray[np.float32]:
+        """Append ``tokens`` to the KV cache and return logits.
+
+        Args:
+            tokens: n ≥ 1 token ids.
+            rows: return the logits of the last ``rows`` tokens only (default: all n).
+
+        Returns:
+            float32 ``[rows, vocab_size]``, C-contiguous. Row i holds the logits of the token that
+            follows the i-th of the tokens it belongs to. The array may be a view of a buffer that
+            the next ``forward`` overwrites.
+
+        Raises:
+            ContextOverflowError: ``length + n > max_length``; the cache is unchanged.
+        """
+
+    def truncate(self, length: int) -> None:
+        """Keep the first ``length`` tokens of the KV cache.
+
+        Raises:
+            ValueError: ``length`` is negative or greater than the current length.
+        """
