@@ -1,0 +1,60 @@
+# make demo   install into .venv, fetch the default target, answer prompts plainly and speculatively
+# make test   install what tests need, run the native and the Python tests
+# make lint   formatting, lint and types
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+OMNIDRAFT := $(BIN)/omnidraft
+TARGET ?= smollm2-135m
+
+NATIVE := CMakeLists.txt $(wildcard cache_native/*/*.cpp cache_native/*/*.h cache_native/include/omnidraft/*.h)
+
+.PHONY: demo test test-native lint format clean
+
+demo: $(VENV)/.installed
+	$(OMNIDRAFT) models pull $(TARGET)
+	@echo && echo "Plain decoding:"
+	$(OMNIDRAFT) generate --target $(TARGET) --no-draft --prompt "Why is the sky blue?"
+	@echo && echo "With the default drafter, the same answer:"
+	$(OMNIDRAFT) generate --target $(TARGET) --prompt "Why is the sky blue?"
+	@echo && echo "A few prompts of each task, plain and speculative side by side:"
+	$(OMNIDRAFT) bench demo/prompts.jsonl --target $(TARGET)
+
+test: $(VENV)/.test test-native
+	$(BIN)/python -m pytest
+
+test-native: $(VENV)/.test
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --preset release -DCMAKE_MESSAGE_LOG_LEVEL=WARNING
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build --preset release
+	PATH="$(CURDIR)/$(BIN):$$PATH" ctest --preset release
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(filter %.cpp %.h,$(NATIVE))
+	$(BIN)/python -m mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(filter %.cpp %.h,$(NATIVE))
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(VENV)/.installed: pyproject.toml $(NATIVE) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(VENV)/.test: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --editable ".[test]"
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --editable ".[test,dev]"
+	touch $@
+
+clean:
+	rm -rf build $(VENV)

@@ -1,0 +1,435 @@
+"""The ``omnidraft`` command."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, Literal, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from omnidraft import GenerationOptions, Origin, SamplingParameters, Session, Verification
+from omnidraft.runtime.bench import Comparison, Report, compare, read_prompts
+from omnidraft.runtime.doctor import examine
+from omnidraft.runtime.engines import Engine
+from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.models import (
+    DEFAULT_DRAFTER,
+    DEFAULT_QUANTIZATION,
+    LoadedModel,
+    Quantization,
+    list_models,
+    load_model,
+    model_path,
+    pull,
+)
+from omnidraft.runtime.session import DEFAULT_DRAFT_LENGTH, Answer, default_ngram_folder
+
+app = typer.Typer(
+    help="One small draft model makes any local language model answer faster, losslessly.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+models_app = typer.Typer(help="Fetch, list and find models.", no_args_is_help=True)
+app.add_typer(models_app, name="models")
+
+_STYLES = {
+    Origin.DIRECT: "green",
+    Origin.MERGED: "cyan",
+    Origin.CORRECTED: "yellow",
+    Origin.FREE: "default",
+}
+_errors = Console(stderr=True, highlight=False)
+
+Target = Annotated[
+    str, typer.Option(help="Model name, folder, GGUF file or Hugging Face id.", show_default=False)
+]
+Drafter = Annotated[str, typer.Option(help="Drafter: 'default' is the built-in one.")]
+MaxNewTokens = Annotated[int, typer.Option(min=1, help="Generate at most so many tokens.")]
+Temperature = Annotated[float, typer.Option(help="0 is greedy decoding.")]
+TopK = Annotated[int, typer.Option(help="Keep the k most probable tokens; 0 is off.")]
+TopP = Annotated[float, typer.Option(help="Keep the smallest set with this probability; 1 is off.")]
+MinP = Annotated[float, typer.Option(help="Keep tokens at least so probable relative to the best.")]
+Penalty = Annotated[float, typer.Option(help="Repetition penalty; 1 is off.")]
+Seed = Annotated[int | None, typer.Option(min=0, max=2**64 - 1, help="Repeat a sampled run.")]
+DraftLength = Annotated[int, typer.Option(min=0, max=32, help="Draft tokens per round.")]
+VerificationOption = Annotated[
+    Literal["exact", "paper"], typer.Option(help="paper is approximate, for comparison.")
+]
+Raw = Annotated[bool, typer.Option("--raw", help="No chat template: continue the text.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else.")]
+QuantizationOption = Annotated[Quantization, typer.Option(help="Weights of a converted model.")]
+EngineOption = Annotated[
+    Engine | None, typer.Option(help="What runs the target.", show_default="by what it is")
+]
+Threads = Annotated[int, typer.Option(min=1, max=256, help="Threads for one pass of the target.")]
+
+
+@app.command()
+def generate(
+    target: Target,
+    prompt: Annotated[str, typer.Option(help="The prompt; - reads stdin.", show_default=False)],
+    drafter: Drafter = DEFAULT_DRAFTER,
+    max_new_tokens: MaxNewTokens = 256,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
+    repetition_penalty: Penalty = 1.0,
+    seed: Seed = None,
+    draft_length: DraftLength = DEFAULT_DRAFT_LENGTH,
+    no_draft: Annotated[bool, typer.Option("--no-draft", help="Plain decoding.")] = False,
+    verification: VerificationOption = "exact",
+    raw: Raw = False,
+    quantization: QuantizationOption = DEFAULT_QUANTIZATION,
+    engine: EngineOption = None,
+    threads: Threads = 2,
+    as_json: AsJson = False,
+) -> None:
+    """Answer one prompt, streaming the text.
+
+    Colours in a terminal tell how a token came about: green direct, cyan merged n-gram, yellow
+    corrected by the target, uncoloured the target's own.
+    """
+    options = _options(
+        max_new_tokens,
+        _sampling(temperature, top_k, top_p, min_p, repetition_penalty),
+        verification,
+        seed,
+        0 if no_draft else draft_length,
+        raw,
+    )
+    text = _read_prompt(prompt)
+    session = _open(
+        target, drafter if options.draft_length else None, quantization, engine, threads
+    )
+    if as_json:
+        answer = session.generate(text, options)
+        _print_json(_answer_as_dict(answer))
+    else:
+        _stream(session, text, options)
+    session.save_ngrams()
+
+
+@app.command()
+def bench(
+    prompts: Annotated[Path, typer.Argument(help="JSON lines of {task, prompt}.")],
+    target: Target,
+    drafter: Drafter = DEFAULT_DRAFTER,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N prompts.")] = None,
+    max_new_tokens: MaxNewTokens = 128,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
+    repetition_penalty: Penalty = 1.0,
+    seed: Seed = 0,
+    draft_length: DraftLength = DEFAULT_DRAFT_LENGTH,
+    verification: VerificationOption = "exact",
+    raw: Raw = False,
+    quantization: QuantizationOption = DEFAULT_QUANTIZATION,
+    engine: EngineOption = None,
+    threads: Threads = 2,
+    as_json: AsJson = False,
+) -> None:
+    """Answer every prompt plainly and speculatively, and compare.
+
+    The n-gram cache starts empty, so that a run can be repeated.
+    """
+    if draft_length == 0:
+        raise OmniDraftError("bench compares drafting with plain decoding: --draft-length from 1")
+    options = _options(
+        max_new_tokens,
+        _sampling(temperature, top_k, top_p, min_p, repetition_penalty),
+        verification,
+        seed,
+        draft_length,
+        raw,
+    )
+    entries = read_prompts(prompts, limit)
+    session = _open(target, drafter, quantization, engine, threads, keep_ngrams=False)
+    with _progress() as progress:
+        bar = progress.add_task("", total=len(entries))
+
+        def show(report: Report) -> None:
+            sums = report.overall
+            progress.update(
+                bar,
+                completed=sums.prompts,
+                description=f"{sums.speculative.block_efficiency:.2f} tokens a round, "
+                f"{sums.speedup:.2f}×, {sums.identical}/{sums.prompts} identical",
+            )
+
+        report = compare(session, entries, options, show)
+    if as_json:
+        _print_json(report.as_dict())
+    else:
+        _print_report(report, session, options)
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Say what is installed, what works, and what to do about what is missing."""
+    findings = examine()
+    if as_json:
+        _print_json({"findings": [vars(finding) for finding in findings]})
+    else:
+        marks = {"ok": "[green]✓[/]", "optional": "[yellow]–[/]", "problem": "[red]✗[/]"}
+        table = Table(box=None, show_header=False, pad_edge=False)
+        table.add_column(width=1)
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        for finding in findings:
+            detail = Text(finding.detail)
+            if finding.remedy:
+                detail.append(f"\n→ {finding.remedy}", "bold")
+            table.add_row(marks[finding.state], finding.subject, detail)
+        Console(highlight=False).print(table)
+    if any(finding.state == "problem" for finding in findings):
+        raise typer.Exit(1)
+
+
+@models_app.command("list")
+def models_list(as_json: AsJson = False) -> None:
+    """List the models known by name and those in the cache."""
+    listed = list_models()
+    if as_json:
+        _print_json({"models": [{**vars(m), "path": m.path and str(m.path)} for m in listed]})
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("model", "weights", "size", "licence", ""):
+        table.add_column(heading, justify="right" if heading == "size" else "left")
+    for model in listed:
+        size = f"{model.size / 1e6:.0f} MB" if model.path else "–"
+        table.add_row(
+            model.name, model.quantization or "not fetched", size, model.licence, model.description
+        )
+    Console(highlight=False).print(table)
+
+
+@models_app.command("pull")
+def models_pull(
+    name: Annotated[str, typer.Argument(help="Model name, GGUF file, folder or Hugging Face id.")],
+    quantization: QuantizationOption = DEFAULT_QUANTIZATION,
+) -> None:
+    """Fetch a model and convert it into the cache; check and mend one that is there."""
+    with _progress() as progress:
+        bar = progress.add_task(f"pulling {name}", total=None)
+
+        def show(step: str, fraction: float | None) -> None:
+            progress.update(bar, description=step, total=1 if fraction is not None else None)
+            if fraction is not None:
+                progress.update(bar, completed=fraction)
+
+        path = pull(name, quantization, progress=show)
+    print(path)
+
+
+@models_app.command("path")
+def models_path(
+    name: Annotated[str, typer.Argument(help="Model name.")],
+    quantization: QuantizationOption = DEFAULT_QUANTIZATION,
+) -> None:
+    """Print where a fetched model lies."""
+    print(model_path(name, quantization))
+
+
+def main() -> None:
+    """Run the command. What a user can mend ends with a message and exit code 2."""
+    warnings.showwarning = lambda message, *_, **__: _errors.print(
+        Text(f"warning: {message}", "yellow"), soft_wrap=True
+    )
+    signal.signal(signal.SIGINT, _interrupt)
+    try:
+        app()
+    except OmniDraftError as error:
+        _errors.print(Text(f"error: {error}", "red"), soft_wrap=True)
+        sys.exit(2)
+    except _Interrupted:
+        _errors.print("\ninterrupted")
+        sys.exit(130)
+    except BrokenPipeError:
+        # Whoever read our output has gone; keep Python from complaining at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+
+
+class _Interrupted(BaseException):
+    """Ctrl-C. Not KeyboardInterrupt, which Typer would report as "Aborted!" with exit code 1."""
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
+    raise _Interrupted
+
+
+def _options(
+    max_new_tokens: int,
+    sampling: SamplingParameters,
+    verification: Literal["exact", "paper"],
+    seed: int | None,
+    draft_length: int,
+    raw: bool,
+) -> GenerationOptions:
+    choices = {"exact": Verification.EXACT, "paper": Verification.PAPER}
+    return GenerationOptions(
+        max_new_tokens, sampling, choices[verification], seed, draft_length, raw
+    )
+
+
+def _sampling(
+    temperature: float, top_k: int, top_p: float, min_p: float, repetition_penalty: float
+) -> SamplingParameters:
+    try:
+        return SamplingParameters(temperature, top_k, top_p, min_p, repetition_penalty)
+    except (ValueError, TypeError) as error:
+        raise OmniDraftError(str(error)) from error
+
+
+def _read_prompt(prompt: str) -> str:
+    if prompt != "-":
+        return prompt
+    data = sys.stdin.buffer.read()
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise OmniDraftError(
+            f"stdin is not valid UTF-8: byte {error.start} is 0x{data[error.start]:02x}. "
+            "Convert it first, for example with iconv -t UTF-8"
+        ) from error
+
+
+def _open(
+    target: str,
+    drafter: str | None,
+    quantization: Quantization,
+    engine: Engine | None,
+    threads: int,
+    *,
+    keep_ngrams: bool = True,
+) -> Session:
+    with _progress() as progress:
+        bar = progress.add_task("loading", total=None)
+
+        def show(step: str, fraction: float | None) -> None:
+            progress.update(bar, description=step, total=1 if fraction is not None else None)
+            if fraction is not None:
+                progress.update(bar, completed=fraction)
+
+        target_model = load_model(
+            target, quantization=quantization, engine=engine, threads=threads, progress=show
+        )
+        drafter_model: LoadedModel | None = None
+        if drafter is not None:
+            drafter_model = load_model(drafter, threads=1, progress=show)
+    return Session(
+        target_model, drafter_model, ngram_folder=default_ngram_folder() if keep_ngrams else None
+    )
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """A progress bar on stderr that leaves nothing behind; silent where nobody watches."""
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeRemainingColumn(),
+        console=_errors,
+        transient=True,
+        disable=not _errors.is_terminal,
+    ) as progress:
+        yield progress
+
+
+def _stream(session: Session, prompt: str, options: GenerationOptions) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    coloured = console.is_terminal
+    if not coloured and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # the model's text, byte for byte
+    try:
+        for piece in session.stream(prompt, options):
+            if coloured:
+                console.print(Text(piece.text, _STYLES[piece.origin]), end="")
+            else:
+                print(piece.text, end="", flush=True)
+    finally:
+        print(flush=True)
+    if session.last is not None and coloured:
+        stats = session.last.statistics
+        _errors.print(
+            f"[dim]{stats.target_tokens} tokens, {stats.tokens_per_second:.1f} a second, "
+            f"{stats.block_efficiency:.2f} a round, {stats.acceptance_rate:.0%} accepted, "
+            f"{stats.ngram_accepted} of {stats.ngram_hits} n-grams accepted[/]"
+        )
+
+
+def _answer_as_dict(answer: Answer) -> dict[str, Any]:
+    return {
+        "text": answer.text,
+        "token_ids": answer.token_ids,
+        "finish_reason": answer.finish_reason,
+        "stats": answer.statistics.as_dict(),
+    }
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(value, ensure_ascii=True) + "\n")
+    sys.stdout.flush()
+
+
+def _print_report(report: Report, session: Session, options: GenerationOptions) -> None:
+    table = Table(box=None, pad_edge=False)
+    for heading in (
+        "task",
+        "prompts",
+        "tokens a round",
+        "acceptance",
+        "plain tok/s",
+        "speculative tok/s",
+        "speedup",
+        "identical",
+    ):
+        table.add_column(heading, justify="left" if heading == "task" else "right")
+
+    def add(task: str, sums: Comparison, style: str = "") -> None:
+        table.add_row(
+            task,
+            str(sums.prompts),
+            f"{sums.speculative.block_efficiency:.2f}",
+            f"{sums.speculative.acceptance_rate:.0%}",
+            f"{sums.plain.tokens_per_second:.1f}",
+            f"{sums.speculative.tokens_per_second:.1f}",
+            f"{sums.speedup:.2f}×",
+            f"{sums.identical}/{sums.prompts}" if options.sampling.greedy else "sampled",
+            style=style,
+        )
+
+    for task, sums in report.tasks.items():
+        add(task, sums)
+    add("all", report.overall, "bold")
+    console = Console(highlight=False)
+    console.print(table)
+    for parting in report.partings:
+        console.print(
+            f"parted: {parting.task}, prompt {parting.prompt}, after {parting.position} tokens; "
+            f"the two largest logits were {parting.gap:.4f} apart"
+        )
+    if report.batch_noise > 0:
+        console.print(
+            "This target is not batch-invariant: scoring several tokens at once moved a logit by "
+            f"up to {report.batch_noise:.4f}. Where the two largest are closer than that, a "
+            "speculative answer may part from the plain one."
+        )

@@ -1,0 +1,191 @@
+"""Every prompt plainly and speculatively, side by side: how much faster, and is it the same?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.invariance import batch_noise
+from omnidraft.runtime.session import Answer, GenerationOptions, Session
+from omnidraft.runtime.statistics import Statistics
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A line of a prompt file."""
+
+    task: str
+    prompt: str
+
+
+@dataclass(frozen=True)
+class Parting:
+    """Where a speculative greedy answer left the plain one."""
+
+    task: str
+    prompt: int
+    """Index of the prompt, from 0."""
+    position: int
+    """Tokens that agree before."""
+    gap: float
+    """Difference of the plain run's two largest logits there."""
+
+
+@dataclass
+class Comparison:
+    """Sums over prompts."""
+
+    prompts: int = 0
+    identical: int = 0
+    plain: Statistics = field(default_factory=Statistics)
+    speculative: Statistics = field(default_factory=Statistics)
+
+    def add(self, plain: Answer, speculative: Answer) -> None:
+        self.prompts += 1
+        self.identical += plain.token_ids == speculative.token_ids
+        self.plain += plain.statistics
+        self.speculative += speculative.statistics
+
+    @property
+    def speedup(self) -> float:
+        """Speculative ÷ plain tokens per second."""
+        plain = self.plain.tokens_per_second
+        return self.speculative.tokens_per_second / plain if plain else 0.0
+
+    def as_dict(self) -> dict[str, float]:
+        return {
+            "prompts": self.prompts,
+            "identical": self.identical,
+            "block_efficiency": self.speculative.block_efficiency,
+            "acceptance_rate": self.speculative.acceptance_rate,
+            "plain_tokens_per_second": self.plain.tokens_per_second,
+            "speculative_tokens_per_second": self.speculative.tokens_per_second,
+            "speedup": self.speedup,
+        }
+
+
+@dataclass
+class Report:
+    """What ``compare`` found."""
+
+    target: str
+    drafter: str
+    overall: Comparison
+    tasks: dict[str, Comparison]
+    batch_noise: float
+    """Largest difference of a target's logit between scoring tokens at once and one at a time."""
+    partings: list[Parting] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "target": self.target,
+            "drafter": self.drafter,
+            "overall": self.overall.as_dict(),
+            "tasks": {task: sums.as_dict() for task, sums in self.tasks.items()},
+            "batch_noise": self.batch_noise,
+            "partings": [vars(parting) for parting in self.partings],
+        }
+
+
+def read_prompts(path: Path, limit: int | None = None) -> list[Prompt]:
+    """Read a prompt file: one JSON object a line, with ``prompt`` and, if known, ``task``.
+
+    Raises:
+        OmniDraftError: the file cannot be read, or a line is not of this form.
+    """
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise OmniDraftError(f"the prompts cannot be read: {error}") from error
+    prompts = []
+    for number, line in enumerate(lines, 1):
+        if limit is not None and len(prompts) >= limit:
+            break
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+            prompt, task = entry["prompt"], entry.get("task", "all")
+            if not isinstance(prompt, str) or not isinstance(task, str):
+                raise TypeError
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise OmniDraftError(
+                f'{path}, line {number}: expected a JSON object such as {{"task": "math", '
+                f'"prompt": "What is 2 + 2?"}}'
+            ) from error
+        prompts.append(Prompt(task, prompt))
+    if not prompts:
+        raise OmniDraftError(f"{path} holds no prompts")
+    return prompts
+
+
+def compare(
+    session: Session,
+    prompts: Sequence[Prompt],
+    options: GenerationOptions,
+    progress: Callable[[Report], None] = lambda report: None,
+) -> Report:
+    """Answer every prompt plainly and speculatively, the two taking turns to go first.
+
+    Args:
+        progress: called after each prompt with the figures so far.
+
+    Raises:
+        ContextOverflowError, OmniDraftError: see ``Session.stream``.
+    """
+    drafter = session.drafter.name if session.drafter else ""
+    noise = batch_noise(session.target.model)
+    report = Report(session.target.name, drafter, Comparison(), {}, noise)
+    plain_options = replace(options, draft_length=0)
+    _warm_up(session, prompts[0], options, plain_options)
+    for index, prompt in enumerate(prompts):
+        if index % 2:
+            speculative = session.generate(prompt.prompt, options)
+            plain = session.generate(prompt.prompt, plain_options)
+        else:
+            plain = session.generate(prompt.prompt, plain_options)
+            speculative = session.generate(prompt.prompt, options)
+        report.overall.add(plain, speculative)
+        report.tasks.setdefault(prompt.task, Comparison()).add(plain, speculative)
+        if options.sampling.greedy and plain.token_ids != speculative.token_ids:
+            report.partings.append(_parting(session, index, prompt, options, plain, speculative))
+        progress(report)
+    return report
+
+
+def _warm_up(session: Session, prompt: Prompt, *options: GenerationOptions) -> None:
+    for each in options:
+        session.generate(prompt.prompt, replace(each, max_new_tokens=min(8, each.max_new_tokens)))
+
+
+def _parting(
+    session: Session,
+    index: int,
+    prompt: Prompt,
+    options: GenerationOptions,
+    plain: Answer,
+    speculative: Answer,
+) -> Parting:
+    position = _common_length(plain.token_ids, speculative.token_ids)
+    tokens = session.encode(prompt.prompt, raw=options.raw) + plain.token_ids[:position]
+    model = session.target.model
+    model.truncate(0)
+    if len(tokens) > 1:
+        model.forward(tokens[:-1], rows=1)
+    largest = np.sort(model.forward(tokens[-1:])[0])[-2:]
+    return Parting(prompt.task, index, position, float(largest[1] - largest[0]))
+
+
+def _common_length(a: Iterable[int], b: Iterable[int]) -> int:
+    length = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        length += 1
+    return length

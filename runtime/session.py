@@ -1,0 +1,252 @@
+"""A target and a drafter, paired and ready to answer."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from omnidraft._native import (
+    CacheDamagedError,
+    CacheMismatchError,
+    MappingRule,
+    NgramCache,
+    Origin,
+    SamplingParameters,
+    Verification,
+    Vocabulary,
+    VocabularyPair,
+)
+from omnidraft.runtime.decoder import Drafting, SpeculativeDecoder
+from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.models import LoadedModel, cache_folder
+from omnidraft.runtime.statistics import Statistics
+from omnidraft.runtime.surface import TextStream
+from omnidraft.runtime.tokenizer import Tokenizer
+from omnidraft.runtime.translation import Speller
+
+DEFAULT_DRAFT_LENGTH = 4
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """How one answer is generated.
+
+    Args:
+        max_new_tokens: at most so many tokens.
+        sampling: temperature 0 (the default) is greedy.
+        verification: how sampled proposals are verified; greedy needs no choice.
+        seed: makes a sampled answer repeatable.
+        draft_length: draft tokens per round; 0 decodes plainly.
+        raw: take the prompt as text to continue instead of a chat message.
+    """
+
+    max_new_tokens: int = 128
+    sampling: SamplingParameters = field(default_factory=SamplingParameters)
+    verification: Verification = Verification.EXACT
+    seed: int | None = None
+    draft_length: int = DEFAULT_DRAFT_LENGTH
+    raw: bool = False
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A token of an answer and the text it completes, empty within a character.
+
+    A piece without a token, at the very end, is what an unfinished character leaves.
+    """
+
+    token: int | None
+    origin: Origin
+    text: str
+
+
+@dataclass
+class Answer:
+    """A whole answer."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: str
+    statistics: Statistics
+
+
+class Session:
+    """Answers prompts with a target, faster through a drafter.
+
+    The n-gram cache of the pair is kept in ``ngram_folder`` between sessions; a damaged one is set
+    aside with a warning and grows anew.
+
+    Args:
+        target: the model whose answers are wanted.
+        drafter: proposes tokens; None decodes plainly.
+        rule: which tokens of the two vocabularies are direct pairs.
+        ngram_folder: None keeps the n-gram cache in memory only.
+        special_text: what the drafter sees for the target's special tokens.
+    """
+
+    def __init__(
+        self,
+        target: LoadedModel,
+        drafter: LoadedModel | None = None,
+        *,
+        rule: MappingRule = MappingRule.BYTES,
+        ngram_folder: Path | None = None,
+        special_text: str = "\n",
+    ) -> None:
+        self.target = target
+        self.drafter = drafter
+        self._ngram_file: Path | None = None
+        self.cache: NgramCache | None = None
+        self._speller: Speller | None = None
+        self.last: SpeculativeDecoder | None = None
+        if drafter is not None:
+            pair = VocabularyPair(
+                native_vocabulary(drafter.tokenizer, drafter.model.vocab_size),
+                native_vocabulary(target.tokenizer, target.model.vocab_size),
+                rule,
+            )
+            if ngram_folder is not None:
+                self._ngram_file = ngram_folder / f"{pair.fingerprint:016x}.ngrams"
+            self.cache = _load_ngrams(self._ngram_file, pair)
+            self._speller = Speller(
+                pair,
+                target.tokenizer.surface,
+                drafter.tokenizer.segment,
+                special_text,
+                _shared_specials(drafter.tokenizer, target.tokenizer),
+            )
+
+    def encode(self, prompt: str, *, raw: bool = False) -> list[int]:
+        """Target tokens of a prompt, through the chat template where there is one.
+
+        Raises:
+            OmniDraftError: text that is not valid Unicode.
+        """
+        tokenizer = self.target.tokenizer
+        if tokenizer.has_chat_template and not raw:
+            return tokenizer.encode_chat([{"role": "user", "content": prompt}])
+        tokens = tokenizer.encode(prompt)
+        if not tokens and tokenizer.bos_id is not None:
+            tokens = [tokenizer.bos_id]
+        return tokens
+
+    def stream(self, prompt: str, options: GenerationOptions | None = None) -> Iterator[Piece]:
+        """Yield the answer as it comes; ``last`` then holds statistics and the finish reason.
+
+        The joined texts are the answer; special tokens have none.
+
+        Raises:
+            ContextOverflowError, OmniDraftError: see ``SpeculativeDecoder.generate``.
+        """
+        options = options or GenerationOptions()
+        tokenizer = self.target.tokenizer
+        decoder = self.last = self._decoder(options)
+        text = TextStream()
+        for token, origin in decoder.generate(
+            self.encode(prompt, raw=options.raw), options.max_new_tokens, tuple(tokenizer.eos_ids)
+        ):
+            yield Piece(token, origin, text.push(tokenizer.shown_bytes(token)))
+        rest = text.finish()
+        if rest:
+            yield Piece(None, Origin.FREE, rest)
+
+    def generate(self, prompt: str, options: GenerationOptions | None = None) -> Answer:
+        """The whole answer at once.
+
+        Raises:
+            ContextOverflowError, OmniDraftError: see ``SpeculativeDecoder.generate``.
+        """
+        pieces = list(self.stream(prompt, options))
+        assert self.last is not None
+        return Answer(
+            "".join(piece.text for piece in pieces),
+            [piece.token for piece in pieces if piece.token is not None],
+            self.last.finish_reason,
+            self.last.statistics,
+        )
+
+    def save_ngrams(self) -> None:
+        """Keep the n-gram cache for the next session, if there is a folder for it.
+
+        Raises:
+            OmniDraftError: the folder cannot be written.
+        """
+        if self._ngram_file is None or self.cache is None:
+            return
+        try:
+            self._ngram_file.parent.mkdir(parents=True, exist_ok=True)
+            self.cache.save(self._ngram_file)
+        except OSError as error:
+            raise OmniDraftError(
+                f"the n-gram cache cannot be written ({error}); free some disk space, or set "
+                "OMNIDRAFT_CACHE to a folder that can be written"
+            ) from error
+
+    def _decoder(self, options: GenerationOptions) -> SpeculativeDecoder:
+        drafting = None
+        if self.drafter and self.cache is not None and self._speller and options.draft_length > 0:
+            bos = self.drafter.tokenizer.bos_id if self.drafter.tokenizer.add_bos else None
+            drafting = Drafting(
+                self.drafter.model,
+                self.cache,
+                self._speller,
+                begin=() if bos is None else (bos,),
+                length=options.draft_length,
+            )
+        return SpeculativeDecoder(
+            self.target.model,
+            drafting,
+            sampling=options.sampling,
+            verification=options.verification,
+            seed=options.seed,
+        )
+
+
+def default_ngram_folder() -> Path:
+    """Where sessions of the command line keep their n-gram caches."""
+    return cache_folder() / "ngrams"
+
+
+def native_vocabulary(tokenizer: Tokenizer, width: int) -> Vocabulary:
+    """The surfaces of a model's tokens, padded to the columns of its logits.
+
+    Args:
+        width: columns; models are often padded beyond their tokenizer. Columns without a token are
+            special: never proposed, though the target may choose them.
+    """
+    known = min(width, len(tokenizer.surfaces))
+    padding = width - known
+    return Vocabulary(
+        [*tokenizer.surfaces[:known], *([None] * padding)],
+        [*tokenizer.tokens[:known], *([""] * padding)],
+        [token for token in range(known) if tokenizer.is_byte_token(token)],
+    )
+
+
+def _shared_specials(drafter: Tokenizer, target: Tokenizer) -> dict[int, int]:
+    """Target's special tokens that the drafter knows by the same name."""
+
+    def specials(tokenizer: Tokenizer) -> Iterator[tuple[str, int]]:
+        for token, (name, surface) in enumerate(
+            zip(tokenizer.tokens, tokenizer.surfaces, strict=True)
+        ):
+            if surface is None and name:
+                yield name, token
+
+    known = dict(specials(drafter))
+    return {token: known[name] for name, token in specials(target) if name in known}
+
+
+def _load_ngrams(path: Path | None, pair: VocabularyPair) -> NgramCache:
+    if path is not None and path.exists():
+        try:
+            return NgramCache.load(path, pair)
+        except (CacheDamagedError, CacheMismatchError, OSError) as error:
+            warnings.warn(f"{error}; a new n-gram cache begins", stacklevel=2)
+            # What cannot be moved will be replaced when the new cache is saved.
+            with contextlib.suppress(OSError):
+                path.replace(path.with_suffix(".damaged"))
+    return NgramCache(pair)

@@ -1,0 +1,233 @@
+"""The command as a person runs it, on tiny models: output, errors, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tiny import write_drafter, write_target
+
+NASTY = [
+    "emoji 😀👩‍👩‍👧 end",
+    "中文字符，标点。",
+    "مرحبا بالعالم",
+    "tabs\tand\r\nCRLF\r\n",
+    "def f(x):\n    if x:\n        return [1,\n                2]\n",
+    "NUL \0 inside",
+    "x" * 10_000,
+    "",
+    " ",
+    "\ufeffBOM and \u200b zero width",
+]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A cache folder, a target and a drafter."""
+    root = tmp_path_factory.mktemp("cli")
+    return {
+        "cache": str(root / "cache"),
+        "target": str(write_target(root / "target", context=8192)),
+        "drafter": str(write_drafter(root / "drafter", seed=1)),
+    }
+
+
+def run(
+    world: dict[str, str], *arguments: str, stdin: bytes = b"", timeout: float = 120
+) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "omnidraft", *arguments],
+        input=stdin,
+        capture_output=True,
+        timeout=timeout,
+        env={**os.environ, "OMNIDRAFT_CACHE": world["cache"], "COLUMNS": "100"},
+    )
+
+
+def generate(world: dict[str, str], *arguments: str, stdin: bytes = b"") -> dict:
+    done = run(
+        world,
+        "generate",
+        *("--target", world["target"], "--drafter", world["drafter"], "--json"),
+        *arguments,
+        stdin=stdin,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout.count(b"\n") == 1
+    return json.loads(done.stdout)
+
+
+def test_json_holds_the_answer_and_its_statistics(world: dict[str, str]) -> None:
+    answer = generate(world, "--prompt", "What is the answer?", "--max-new-tokens", "40")
+    assert set(answer) == {"text", "token_ids", "finish_reason", "stats"}
+    stats = answer["stats"]
+    assert stats["target_tokens"] == len(answer["token_ids"]) <= 40
+    assert stats["block_efficiency"] == stats["target_tokens"] / stats["rounds"]
+    assert 0 <= stats["acceptance_rate"] <= 1
+    assert stats["ngram_accepted"] <= stats["ngram_hits"]
+    assert stats["tokens_per_second"] == pytest.approx(stats["target_tokens"] / stats["seconds"])
+    plain = generate(
+        world, "--prompt", "What is the answer?", "--max-new-tokens", "40", "--no-draft"
+    )
+    assert plain["token_ids"] == answer["token_ids"]
+    assert plain["text"] == answer["text"]
+    assert plain["stats"]["rounds"] == plain["stats"]["target_tokens"]
+
+
+@pytest.mark.parametrize("quantization", ["4bit", "8bit", "float32"])
+def test_nasty_text_comes_out_the_same_with_and_without_a_drafter(
+    world: dict[str, str], tmp_path: Path, quantization: str
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"task": "t", "prompt": p}) + "\n" for p in NASTY))
+    done = run(
+        world,
+        *("bench", str(prompts), "--target", world["target"], "--drafter", world["drafter"]),
+        *("--max-new-tokens", "24", "--json", "--quantization", quantization),
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    report = json.loads(done.stdout)
+    assert report["overall"]["prompts"] == len(NASTY)
+    assert report["overall"]["identical"] == len(NASTY)
+    assert set(report) >= {"target", "drafter", "overall", "tasks"}
+    assert report["tasks"]["t"] == report["overall"]
+
+
+def test_streamed_text_is_the_text(world: dict[str, str]) -> None:
+    arguments = ("--target", world["target"], "--drafter", world["drafter"], "--prompt", "-")
+    stdin = "😀 The quick\r\n".encode()
+    streamed = run(world, "generate", *arguments, "--max-new-tokens", "30", stdin=stdin)
+    answer = run(world, "generate", *arguments, "--max-new-tokens", "30", "--json", stdin=stdin)
+    assert streamed.stdout.decode() == json.loads(answer.stdout)["text"] + "\n"
+    assert streamed.stderr == b""
+
+
+def test_sampling_options_and_seed(world: dict[str, str]) -> None:
+    sampled = ("--prompt", "The", "--raw", "--temperature", "0.9", "--top-p", "0.95", "--top-k")
+    options = (*sampled, "50", "--min-p", "0.01", "--repetition-penalty", "1.1")
+    one, two, other = (
+        generate(world, *options, "--seed", seed, "--max-new-tokens", "30")["token_ids"]
+        for seed in ("1", "1", "2")
+    )
+    assert one == two != other
+    generate(world, *options, "--verification", "paper", "--max-new-tokens", "10")
+
+
+def test_the_ngram_cache_survives_and_a_damaged_one_is_set_aside(world: dict[str, str]) -> None:
+    arguments = ("--prompt", "The quick brown fox", "--max-new-tokens", "60")
+    first = generate(world, *arguments)
+    files = list(Path(world["cache"]).glob("ngrams/*.ngrams"))
+    assert len(files) == 1
+    again = generate(world, *arguments)
+    assert again["token_ids"] == first["token_ids"]
+    assert again["stats"]["ngram_inserted"] == 0
+    content = files[0].read_bytes()
+    files[0].write_bytes(content[: len(content) // 2] + b"?" + content[len(content) // 2 + 1 :])
+    done = run(
+        world,
+        *("generate", "--target", world["target"], "--drafter", world["drafter"]),
+        *("--json", *arguments),
+    )
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["token_ids"] == first["token_ids"]
+    assert b"checksum" in done.stderr and b"a new n-gram cache begins" in done.stderr
+    assert files[0].read_bytes() != content[: len(content) // 2]
+    assert generate(world, *arguments)["stats"]["ngram_inserted"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "message"),
+    [
+        (["--prompt", "-"], b"abc \xff\xfe", r"not valid UTF-8: byte 4 is 0xff"),
+        (["--prompt", "x", "--temperature", "-1"], b"", "temperature must be between"),
+        (["--prompt", "x", "--temperature", "nan"], b"", "temperature must be between"),
+        (["--prompt", "x", "--top-p", "0"], b"", "top-p must be"),
+        (["--prompt", "x", "--min-p", "2"], b"", "min-p must be"),
+        (["--prompt", "x", "--verification", "fast"], b"", "exact or paper"),
+        (["--prompt", "x", "--quantization", "3bit"], b"", "4bit, 8bit, float32"),
+        (["--prompt", "x", "--draft-length", "99"], b"", "draft-length"),
+        (["--prompt", "x", "--max-new-tokens", "0"], b"", "max-new-tokens"),
+        (["--prompt", "word " * 9000], b"", r"context holds \d+; shorten the prompt by"),
+        (["--prompt", "", "--raw"], b"", "no tokens"),
+        (["--prompt", "x", "--drafter", "no-such-drafter"], b"", "no-such-drafter"),
+    ],
+)
+def test_what_a_user_can_mend_is_said_with_exit_code_2(
+    world: dict[str, str], arguments: list[str], stdin: bytes, message: str
+) -> None:
+    base = ["generate", "--target", world["target"]]
+    if "--drafter" not in arguments:
+        base += ["--drafter", world["drafter"]]
+    done = run(world, *base, *arguments, stdin=stdin)
+    assert done.returncode == 2
+    assert done.stdout == b""
+    flat = re.sub(r"\s+", " ", done.stderr.decode())
+    assert re.search(message, flat)
+    assert "Traceback" not in flat
+
+
+def test_an_unknown_target_and_a_damaged_model(world: dict[str, str], tmp_path: Path) -> None:
+    done = run(world, "generate", "--target", "no-such-model", "--prompt", "x")
+    assert done.returncode == 2 and b"no-such-model" in done.stderr
+    folder = write_target(tmp_path / "broken")
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    done = run(world, "generate", "--target", str(folder), "--no-draft", "--prompt", "x")
+    assert done.returncode == 2
+    assert b"Traceback" not in done.stderr
+    assert b"model.safetensors" in done.stderr.replace(b"\n", b"")
+
+
+def test_bad_prompt_files(world: dict[str, str], tmp_path: Path) -> None:
+    for content, message in [
+        ("", "holds no prompts"),
+        ('{"prompt": "x"}\n{"task": 1}\n', "line 2"),
+        ("not json\n", "line 1"),
+    ]:
+        path = tmp_path / "prompts.jsonl"
+        path.write_text(content)
+        done = run(world, "bench", str(path), "--target", world["target"])
+        assert done.returncode == 2
+        assert message in re.sub(r"\s+", " ", done.stderr.decode())
+    assert run(world, "bench", "/no/such.jsonl", "--target", world["target"]).returncode == 2
+
+
+def test_ctrl_c_in_mid_stream(world: dict[str, str]) -> None:
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "omnidraft", "generate", "--target", world["target"]),
+            *("--drafter", world["drafter"], "--prompt", "The", "--max-new-tokens", "8000"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "OMNIDRAFT_CACHE": world["cache"]},
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.read(1)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    assert b"Traceback" not in process.stderr.read()
+    ngrams = Path(world["cache"]) / "ngrams"
+    assert not [path for path in ngrams.iterdir() if "tmp" in path.name]
+
+
+def test_models_and_doctor(world: dict[str, str]) -> None:
+    listed = json.loads(run(world, "models", "list", "--json").stdout)["models"]
+    assert {"smollm2-135m", "gemma3-270m"} <= {model["name"] for model in listed}
+    done = run(world, "models", "path", "gemma3-270m")
+    assert done.returncode == 2 and b"models pull gemma3-270m" in done.stderr.replace(b"\n", b" ")
+    done = run(world, "models", "pull", world["target"], "--quantization", "8bit")
+    folder = Path(done.stdout.decode().strip())
+    assert done.returncode == 0 and (folder / "omnidraft-model.json").is_file()
+    done = run(world, "doctor", "--json")
+    findings = {finding["subject"]: finding for finding in json.loads(done.stdout)["findings"]}
+    assert findings["ONNX Runtime"]["state"] == "ok"
+    assert run(world, "--help").returncode == 0

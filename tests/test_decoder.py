@@ -1,0 +1,198 @@
+"""The decoding loop: whatever is drafted, the tokens are the target's own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+from toy import ToyModel, plain_greedy, toy_pair
+
+from omnidraft import Origin, SamplingParameters, Verification
+from omnidraft._native import Vocabulary, VocabularyPair
+from omnidraft.runtime.decoder import SpeculativeDecoder
+from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
+from omnidraft.runtime.translation import Speller
+
+
+def tokens_of(decoder: SpeculativeDecoder, prompt: list[int], count: int, stop=()) -> list[int]:
+    return [emitted.token for emitted in decoder.generate(prompt, count, stop)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    length=st.integers(1, 9),
+    count=st.integers(1, 60),
+    prompt_length=st.integers(1, 20),
+    drafter_context=st.sampled_from([24, 40, 512]),
+)
+def test_greedy_is_plain_decoding_token_for_token(
+    seed: int, length: int, count: int, prompt_length: int, drafter_context: int
+) -> None:
+    pair = toy_pair(seed)
+    rng = np.random.default_rng(seed)
+    target = ToyModel(len(pair.target), seed)
+    prompt = rng.integers(0, len(pair.target), prompt_length).tolist()
+    drafting = pair.drafting(seed + 1, length, max_length=drafter_context)
+    decoder = SpeculativeDecoder(target, drafting)
+    expected = plain_greedy(target, prompt, count)
+    assert tokens_of(decoder, prompt, count) == expected
+    # A second answer with a warm cache and KV caches left over from the first.
+    assert tokens_of(decoder, prompt, count) == expected
+    stats = decoder.statistics
+    assert stats.target_tokens == count
+    assert stats.accepted <= stats.proposed
+    assert stats.ngram_accepted <= stats.ngram_hits <= stats.proposed
+    assert stats.rounds <= count
+
+
+def test_a_perfect_drafter_is_accepted_whole() -> None:
+    pair = toy_pair(3)
+    pair = type(pair)(pair.target, pair.target)
+    target = ToyModel(len(pair.target), 5, order=1)
+    # Specials would be seen as text: keep them out of the target's mouth.
+    ordinary = [t for t, surface in enumerate(pair.target) if surface]
+
+    table = ToyModel(len(pair.target), 5, order=1)
+
+    def logits(context: list[int]) -> np.ndarray:
+        row = np.full(len(pair.target), -50, np.float32)
+        row[ordinary] = table.logits(context)[ordinary]
+        return row
+
+    target.logits = logits
+    drafting = pair.drafting(5, 4)
+    drafting.model.logits = logits
+    decoder = SpeculativeDecoder(target, drafting)
+    origins = [emitted.origin for emitted in decoder.generate([ordinary[0]], 50)]
+    assert decoder.statistics.acceptance_rate == 1
+    assert decoder.statistics.block_efficiency == 5
+    assert origins == [*[Origin.DIRECT] * 4, Origin.FREE] * 10
+
+
+def test_stops_at_an_end_token_and_says_so() -> None:
+    pair = toy_pair(1)
+    target = ToyModel(len(pair.target), 2)
+    answer = plain_greedy(target, [1], 40)
+    end = answer[11]
+    decoder = SpeculativeDecoder(target, pair.drafting())
+    first = answer.index(end)
+    assert tokens_of(decoder, [1], 40, stop=[end]) == answer[: first + 1]
+    assert decoder.finish_reason == "stop"
+    assert decoder.statistics.target_tokens == first + 1
+    assert tokens_of(decoder, [1], 5) == answer[:5]
+    assert decoder.finish_reason == "length"
+
+
+def test_fills_the_context_to_the_last_token() -> None:
+    pair = toy_pair(1)
+    target = ToyModel(len(pair.target), 2, max_length=30)
+    decoder = SpeculativeDecoder(target, pair.drafting())
+    prompt = [1] * 10
+    # 30 positions: the prompt's 10 and 20 more; the token after the last needs none.
+    assert tokens_of(decoder, prompt, 1000) == plain_greedy(target, prompt, 21)
+    assert decoder.finish_reason == "length"
+    with pytest.raises(ContextOverflowError, match=r"30 tokens.*shorten the prompt by 1 "):
+        tokens_of(decoder, [1] * 30, 1)
+
+
+def test_an_empty_prompt_is_refused() -> None:
+    with pytest.raises(OmniDraftError, match="no tokens"):
+        tokens_of(SpeculativeDecoder(ToyModel(5)), [], 1)
+
+
+def test_a_long_prompt_is_read_in_chunks() -> None:
+    target = ToyModel(8, max_length=2000)
+    tokens_of(SpeculativeDecoder(target), [1] * 700, 1)
+    assert max(target.passes) <= 256
+    assert sum(target.passes) == 700
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_logits_that_are_not_numbers_are_reported(bad: float) -> None:
+    target = ToyModel(8)
+    target.logits = lambda context: np.full(8, bad, np.float32)
+    with pytest.raises(OmniDraftError, match="not numbers"):
+        tokens_of(SpeculativeDecoder(target), [1], 3)
+
+
+@pytest.mark.parametrize("verification", [Verification.EXACT, Verification.PAPER])
+def test_a_seed_repeats_a_sampled_run(verification: Verification) -> None:
+    runs = []
+    for seed in (7, 7, 8):
+        pair = toy_pair(4)
+        decoder = SpeculativeDecoder(
+            ToyModel(len(pair.target), 2),
+            pair.drafting(),
+            sampling=SamplingParameters(temperature=1.0),
+            verification=verification,
+            seed=seed,
+        )
+        runs.append(tokens_of(decoder, [1, 2], 40))
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_sampled_tokens_follow_the_target_with_merges_and_a_growing_cache() -> None:
+    pair = toy_pair(11)
+    target = ToyModel(len(pair.target), 9, order=1, spread=1.0)
+    sampling = SamplingParameters(temperature=1.0)
+    counts = np.zeros((len(pair.target), len(pair.target)))
+    merged = 0
+    drafting = pair.drafting(3)
+    for seed in range(300):
+        decoder = SpeculativeDecoder(target, drafting, sampling=sampling, seed=seed)
+        previous = 1
+        for token, origin in decoder.generate([1], 40):
+            counts[previous, token] += 1
+            merged += origin == Origin.MERGED
+            previous = token
+    assert merged > 100
+    history = None
+    for previous in range(len(pair.target)):
+        seen = counts[previous].sum()
+        logits = target.logits([previous]).astype(np.float64)
+        p = np.exp(logits - logits.max())
+        expected = seen * p / p.sum()
+        enough = expected >= 5
+        if enough.sum() < 2:
+            continue
+        observed = np.append(counts[previous][enough], counts[previous][~enough].sum())
+        wanted = np.append(expected[enough], expected[~enough].sum())
+        keep = wanted > 0
+        history = chisquare(observed[keep], wanted[keep]).pvalue
+        assert history > 1e-4, f"after token {previous}: p = {history}"
+    assert history is not None
+
+
+def test_the_draft_context_spells_the_targets_bytes() -> None:
+    pair = toy_pair(21)
+    target = ToyModel(len(pair.target), 4)
+    drafting = pair.drafting(6)
+    prompt = [1, 3, 2, 0, 4]
+    decoder = SpeculativeDecoder(target, drafting)
+    answer = tokens_of(decoder, prompt, 30)
+
+    def spelled(tokens: list[int]) -> bytes:
+        return b"".join(
+            b"".join(pair.drafter[d] or b"" for d in pair.speller.spell(t)) for t in tokens
+        )
+
+    def surface(tokens: list[int]) -> bytes:
+        known = [t for t in tokens if pair.speller.spell(t)]
+        return b"".join(b"a" if pair.target[t] is None else pair.target[t] for t in known)
+
+    assert spelled(prompt + answer) == surface(prompt + answer)
+    # What the drafter holds is a prefix of that, as drafted.
+    held = b"".join(pair.drafter[d] or b"" for d in drafting.model.tokens)
+    assert surface(prompt) == held[: len(surface(prompt))]
+
+
+def test_shared_special_tokens_are_spelled_by_themselves() -> None:
+    pair = toy_pair(2)
+    native = VocabularyPair(Vocabulary(pair.drafter), Vocabulary(pair.target))
+    speller = Speller(native, lambda t: pair.target[t], pair.segment, "b", {0: 0})
+    last = len(pair.target) - 1
+    assert speller.spell(0) == (0,)
+    assert speller.spell(last) == tuple(pair.segment(b"b") or ())

@@ -1,0 +1,112 @@
+"""Small made-up models and vocabularies: no weights, no downloads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omnidraft import _native
+from omnidraft.runtime.decoder import Drafting
+from omnidraft.runtime.errors import ContextOverflowError
+from omnidraft.runtime.translation import Speller
+
+
+@dataclass
+class ToyModel:
+    """A ``CausalModel`` whose logits are a fixed pseudo-random function of the last tokens."""
+
+    vocab_size: int
+    seed: int = 0
+    order: int = 2
+    spread: float = 2.0
+    max_length: int = 512
+    tokens: list[int] = field(default_factory=list)
+    passes: list[int] = field(default_factory=list)
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)
+
+    def forward(
+        self, tokens: Sequence[int] | NDArray[np.int64], rows: int | None = None
+    ) -> NDArray[np.float32]:
+        if len(self.tokens) + len(tokens) > self.max_length:
+            raise ContextOverflowError("too long")
+        self.passes.append(len(tokens))
+        logits = []
+        for token in tokens:
+            assert 0 <= token < self.vocab_size
+            self.tokens.append(int(token))
+            logits.append(self.logits(self.tokens))
+        return np.stack(logits[-(rows or len(logits)) :])
+
+    def truncate(self, length: int) -> None:
+        if not 0 <= length <= len(self.tokens):
+            raise ValueError(f"cannot truncate {len(self.tokens)} tokens to {length}")
+        del self.tokens[length:]
+
+    def logits(self, context: Sequence[int]) -> NDArray[np.float32]:
+        rng = np.random.default_rng([self.seed, *context[-self.order :]])
+        return (self.spread * rng.standard_normal(self.vocab_size)).astype(np.float32)
+
+
+@dataclass
+class ToyPair:
+    """Two vocabularies over the letters a and b, a cache and a speller."""
+
+    drafter: list[bytes | None]
+    target: list[bytes | None]
+    cache: _native.NgramCache = field(init=False)
+    speller: Speller = field(init=False)
+
+    def __post_init__(self) -> None:
+        pair = _native.VocabularyPair(
+            _native.Vocabulary(self.drafter), _native.Vocabulary(self.target)
+        )
+        self.cache = _native.NgramCache(pair)
+        self.speller = Speller(
+            pair, lambda token: self.target[token], self.segment, special_text="a"
+        )
+
+    def segment(self, data: bytes) -> list[int] | None:
+        """Longest match first."""
+        found = []
+        while data:
+            matches = [
+                (len(surface), token)
+                for token, surface in enumerate(self.drafter)
+                if surface and data.startswith(surface)
+            ]
+            if not matches:
+                return None
+            length, token = max(matches)
+            found.append(token)
+            data = data[length:]
+        return found
+
+    def drafting(self, seed: int = 1, length: int = 4, max_length: int = 512) -> Drafting:
+        model = ToyModel(len(self.drafter), seed, max_length=max_length)
+        return Drafting(model, self.cache, self.speller, begin=(0,), length=length)
+
+
+def toy_pair(seed: int = 0) -> ToyPair:
+    """Random vocabularies; the first token of each is special."""
+    rng = np.random.default_rng(seed)
+
+    def strings(count: int, longest: int) -> list[bytes]:
+        letters = [b"a", b"b", "é".encode()[:1], "é".encode()[1:]]
+        words = {b"".join(rng.choice(letters, rng.integers(1, longest + 1))) for _ in range(count)}
+        return sorted({*words, b"a", b"b"})
+
+    return ToyPair([None, *strings(12, 2)], [None, *strings(16, 4), None])
+
+
+def plain_greedy(model: ToyModel, prompt: Sequence[int], count: int) -> list[int]:
+    """Plain greedy decoding, written down independently of the project's code."""
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(int(np.argmax(model.logits(tokens))))
+    return tokens[len(prompt) :]
