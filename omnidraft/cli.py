@@ -103,6 +103,9 @@ def generate(
 
     Colours in a terminal tell how a token came about: green direct, cyan merged n-gram, yellow
     corrected by the target, uncoloured the target's own.
+
+    What one answer teaches the n-gram cache is kept for the next. A sampled answer with --seed
+    starts from an empty one, so that it can be repeated.
     """
     options = _options(
         max_new_tokens,
@@ -114,7 +117,12 @@ def generate(
     )
     text = _read_prompt(prompt)
     session = _open(
-        target, drafter if options.draft_length else None, quantization, engine, threads
+        target,
+        drafter if options.draft_length else None,
+        quantization,
+        engine,
+        threads,
+        keep_ngrams=options.sampling.greedy or seed is None,
     )
     if as_json:
         answer = session.generate(text, options)
@@ -318,7 +326,7 @@ def _open(
     engine: Engine | None,
     threads: int,
     *,
-    keep_ngrams: bool = True,
+    keep_ngrams: bool,
 ) -> Session:
     with _progress() as progress:
         bar = progress.add_task("loading", total=None)
@@ -359,14 +367,17 @@ def _stream(session: Session, prompt: str, options: GenerationOptions) -> None:
     coloured = console.is_terminal
     if not coloured and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # the model's text, byte for byte
+    begun = False
     try:
         for piece in session.stream(prompt, options):
+            begun = True
             if coloured:
                 console.print(Text(piece.text, _STYLES[piece.origin]), end="")
             else:
                 print(piece.text, end="", flush=True)
     finally:
-        print(flush=True)
+        if begun:
+            print(flush=True)
     if session.last is not None and coloured:
         stats = session.last.statistics
         _errors.print(
