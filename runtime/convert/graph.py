@@ -1,0 +1,482 @@
+"""Write a decoder as a batch-invariant ONNX graph with a KV cache that is updated in place.
+
+Row i of a pass over n tokens must equal, bit for bit, a pass over that token alone. What that
+takes, beyond one quantization scale per row and block of 32 weights:
+
+- The cache of a layer is one buffer [positions, kv_heads, head_size]. New rows are scattered into
+  it and attention runs over the whole buffer under a mask, so column j of the scores is position j
+  however many tokens come in one pass. Two products, over old and new rows, would sum in an order
+  that depends on n. ScatterND copies nothing when its input and its output are the same memory.
+- The buffer's length is a multiple of 96, and so of every usual number of vector lanes (4, 8, 16,
+  24, 32, 48): kernels that sum over it then treat the masked tail (exact zeros) alike, whatever
+  the length.
+- Position comes first in the buffer. A shorter buffer is a prefix of a longer one (so the host
+  binds as much as it needs), and FusedMatMul reads its heads through strides, without a transpose.
+- How a product is cut along its summed dimension depends, in ONNX Runtime, on how many columns a
+  thread gets, and that depends on n. So a product is no longer than it can be without being cut
+  (``KEY_PART``), or there are enough of them that no two threads share one (``max_threads``).
+- Query heads are stored group by group, so that heads sharing a key head are further rows of one
+  product. A product of a single row, by factor 1, would take another kernel: see ``HALF``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, save_model
+
+from omnidraft.runtime.errors import DamagedFileError
+
+from .checkpoint import Checkpoint, Decoder, row_blocks
+from .quantize import BLOCK, Bits, quantize_rows
+
+Quantization = Literal["4bit", "8bit", "float32"]
+BITS: dict[Quantization, Bits | None] = {"4bit": 4, "8bit": 8, "float32": None}
+Progress = Callable[[str, int, int], None]
+GRAPH_FILE = "model.onnx"
+WEIGHTS_FILE = "model.onnx.data"
+CONTRIB = "com.microsoft"
+
+# A row block read from a checkpoint holds at most this many float32 values (16 MiB).
+BLOCK_VALUES = 1 << 22
+# ORT may map the weights file into memory: tensors start at a page.
+ALIGNMENT = 4096
+MASKED = -1e30
+# ONNX Runtime multiplies a single row by factor 1 in a kernel that sums in another order. The
+# factor of probabilities x values is therefore a half, and the output projection is doubled: both
+# are exact in binary floating point.
+HALF = 0.5
+# Scores sum over at most so many values, which are never cut; longer heads are summed in parts.
+KEY_PART = 128
+# Values are split into at least so many products, one for each thread. More parts cost more time.
+VALUE_PRODUCTS = 4
+SMALLEST_VALUE_PART = 16
+
+
+def write_graph(
+    checkpoint: Checkpoint, folder: Path, quantization: Quantization, progress: Progress
+) -> None:
+    """Write ``model.onnx`` and ``model.onnx.data`` into ``folder``.
+
+    Inputs: ``tokens`` int64 [1, n], ``positions`` int64 [1, n], ``first_row`` int64 [1] (logits
+    are computed from this row on), and per layer ``past.i.key``, ``past.i.value`` float32
+    [length, heads, size], where heads x size = kv_heads x head_size. Outputs: ``logits`` float32
+    [1, n - first_row, vocab] and ``present.i.key``, ``present.i.value``, to be bound to the memory
+    of the ``past`` inputs.
+
+    Memory does not grow with the model: some temporaries of one row block (16 MiB each), the scales
+    of one tensor (an eighth of a byte per weight) and the rotary tables. Pages of the checkpoint,
+    which is mapped into memory, are the system's to drop.
+    """
+    with (folder / WEIGHTS_FILE).open("wb") as file:
+        model = _GraphWriter(checkpoint, file, quantization, progress).build()
+    save_model(model, folder / GRAPH_FILE)
+
+
+def key_parts(d: Decoder) -> int:
+    """Into how many parts a head's scores are split and summed."""
+    return -(-d.head_size // KEY_PART)
+
+
+def value_parts(d: Decoder) -> int:
+    """Into how many independent products a head's values are split."""
+    parts = 1
+    while (
+        d.kv_heads * parts < VALUE_PRODUCTS
+        and d.head_size % (2 * parts) == 0
+        and d.head_size // (2 * parts) >= SMALLEST_VALUE_PART
+    ):
+        parts *= 2
+    return parts
+
+
+def max_threads(d: Decoder) -> int:
+    """With how many threads a decoder's graph is batch-invariant."""
+    return d.kv_heads * value_parts(d)
+
+
+class _GraphWriter:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        file: BinaryIO,
+        quantization: Quantization,
+        progress: Progress,
+    ) -> None:
+        self.checkpoint = checkpoint
+        self.decoder: Decoder = checkpoint.decoder
+        self.file = file
+        self.bits: Bits | None = BITS[quantization]
+        self.progress = progress
+        self.nodes: list[NodeProto] = []
+        self.initializers: list[TensorProto] = []
+        self.constants: dict[tuple[int, ...], str] = {}
+
+    # --- nodes and weights -------------------------------------------------------------------
+
+    def node(
+        self,
+        operator: str,
+        inputs: Iterable[str],
+        outputs: int | list[str] = 1,
+        domain: str = "",
+        **attributes: Any,
+    ) -> Any:
+        """Add a node; return its output's name, or the list of them if there are several."""
+        if isinstance(outputs, int):
+            outputs = [f"{operator}_{len(self.nodes)}_{i}" for i in range(outputs)]
+        self.nodes.append(
+            helper.make_node(operator, list(inputs), outputs, domain=domain, **attributes)
+        )
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def integers(self, *values: int) -> str:
+        if values not in self.constants:
+            name = "integers_" + "_".join(str(value) for value in values).replace("-", "m")
+            tensor = numpy_helper.from_array(np.array(values, dtype=np.int64), name)
+            self.initializers.append(tensor)
+            self.constants[values] = name
+        return self.constants[values]
+
+    def store(
+        self, name: str, shape: tuple[int, ...], dtype: DTypeLike, blocks: Iterable[NDArray[Any]]
+    ) -> str:
+        """Append a tensor to the weights file, block by block."""
+        self.file.write(bytes(-self.file.tell() % ALIGNMENT))
+        offset = self.file.tell()
+        for block in blocks:
+            self.file.write(np.ascontiguousarray(block, dtype=dtype).data)
+        length = self.file.tell() - offset
+        if length != int(np.prod(shape)) * np.dtype(dtype).itemsize:
+            raise DamagedFileError(f"Tensor {name} of the checkpoint is not of shape {shape}.")
+        tensor = TensorProto(
+            name=name,
+            dims=shape,
+            data_type=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)),
+            data_location=TensorProto.EXTERNAL,
+        )
+        for key, value in (("location", WEIGHTS_FILE), ("offset", offset), ("length", length)):
+            tensor.external_data.add(key=key, value=str(value))
+        self.initializers.append(tensor)
+        return name
+
+    def vector(self, name: str, size: int | None = None) -> str:
+        """A norm's weight, of the hidden size unless told otherwise."""
+        shape = (self.decoder.hidden_size if size is None else size,)
+        return self.store(name, shape, np.float32, [self.checkpoint.rows(name)])
+
+    def quantized(
+        self, name: str, shape: tuple[int, int], bits: Bits, blocks: Iterable[NDArray[np.float32]]
+    ) -> tuple[str, str]:
+        scales: list[NDArray[np.float32]] = []
+
+        def integers() -> Iterator[NDArray[np.uint8]]:
+            for block in blocks:
+                values, scale = quantize_rows(block, bits)
+                scales.append(scale)
+                yield values
+
+        count = -(-shape[1] // BLOCK)
+        size = BLOCK * bits // 8
+        weight = self.store(name, (shape[0], count, size), np.uint8, integers())
+        scale = self.store(f"{name}.scales", (shape[0], count), np.float32, scales)
+        return weight, scale
+
+    def linear(
+        self,
+        x: str,
+        name: str,
+        shape: tuple[int, int],
+        blocks: Iterable[NDArray[np.float32]],
+        bias: NDArray[np.float32] | None = None,
+    ) -> str:
+        bias_name = (
+            self.store(f"{name}.bias", bias.shape, np.float32, [bias]) if bias is not None else ""
+        )
+        if self.bits is None:
+            weight = self.store(name, shape, np.float32, blocks)
+            return self.product(x, weight, bias_name)
+        weight, scales = self.quantized(name, shape, self.bits, blocks)
+        inputs = [x, weight, scales] + (["", "", bias_name] if bias_name else [])
+        output: str = self.node(
+            "MatMulNBits",
+            inputs,
+            domain=CONTRIB,
+            N=shape[0],
+            K=shape[1],
+            bits=self.bits,
+            block_size=BLOCK,
+            accuracy_level=4,
+        )
+        return output
+
+    def product(self, x: str, weight: str, bias: str = "") -> str:
+        """Float32 ``x`` times the transpose of ``weight`` [out, in]."""
+        y: str = self.node("FusedMatMul", [x, weight], domain=CONTRIB, transB=1)
+        return self.node("Add", [y, bias]) if bias else y
+
+    def blocks(self, name: str, rows: int, columns: int) -> Iterable[NDArray[np.float32]]:
+        return row_blocks(self.checkpoint, name, rows, max(1, BLOCK_VALUES // columns))
+
+    # --- the decoder ---------------------------------------------------------------------------
+
+    def build(self) -> ModelProto:
+        d = self.decoder
+        value = helper.make_tensor_value_info
+        inputs = [
+            value("tokens", TensorProto.INT64, [1, "n"]),
+            value("positions", TensorProto.INT64, [1, "n"]),
+            value("first_row", TensorProto.INT64, [1]),
+        ]
+        outputs = [value("logits", TensorProto.FLOAT, [1, "rows", d.vocab_size])]
+        shapes = {"key": key_parts(d), "value": value_parts(d)}
+        for i in range(d.layers):
+            for part, parts in shapes.items():
+                shape: list[str | int | None] = [
+                    "length",
+                    d.kv_heads * parts,
+                    d.head_size // parts,
+                ]
+                inputs.append(value(f"past.{i}.{part}", TensorProto.FLOAT, shape))
+                outputs.append(value(f"present.{i}.{part}", TensorProto.FLOAT, shape))
+
+        residual = self.embedding()
+        self.row_index = self.node("Reshape", ["positions", self.integers(-1, 1)])
+        self.masks = {window: self.mask(window) for window in dict.fromkeys(d.windows)}
+        self.ropes = self.rope_tables()
+        x = self.norm(residual, self.vector("0.input_norm"))
+        for i in range(d.layers):
+            self.progress("layers", i, d.layers)
+            y = self.attention(i, x)
+            if d.post_norms:
+                y = self.norm(y, self.vector(f"{i}.post_attention_norm"))
+            x, residual = self.add_norm(y, residual, self.vector(f"{i}.mlp_norm"))
+            y = self.feed_forward(i, x)
+            if d.post_norms:
+                y = self.norm(y, self.vector(f"{i}.post_mlp_norm"))
+            following = "norm" if i == d.layers - 1 else f"{i + 1}.input_norm"
+            x, residual = self.add_norm(y, residual, self.vector(following))
+        self.progress("layers", d.layers, d.layers)
+        last = self.node("Slice", [x, "first_row", self.integers(2**62), self.integers(1)])
+        self.head(last)
+        graph = helper.make_graph(
+            self.nodes, "decoder", inputs, outputs, initializer=self.initializers
+        )
+        return helper.make_model(
+            graph,
+            opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid(CONTRIB, 1)],
+            ir_version=10,
+            producer_name="omnidraft",
+        )
+
+    def embedding(self) -> str:
+        d = self.decoder
+        scale = np.float32(d.embedding_scale)
+        blocks = (scale * b for b in self.blocks("embedding", d.vocab_size, d.hidden_size))
+        shape = (d.vocab_size, d.hidden_size)
+        if self.bits is None:
+            output: str = self.node(
+                "Gather", [self.store("embedding", shape, np.float32, blocks), "tokens"]
+            )
+            return output
+        # One row per token is read, so 8 bits cost no time here.
+        weight, scales = self.quantized("embedding", shape, 8, blocks)
+        padded = -(-d.hidden_size // BLOCK) * BLOCK
+        for tensor in self.initializers:
+            if tensor.name == weight:
+                tensor.dims[:] = [d.vocab_size, padded]
+        output = self.node(
+            "GatherBlockQuantized",
+            [weight, "tokens", scales],
+            domain=CONTRIB,
+            bits=8,
+            block_size=BLOCK,
+            gather_axis=0,
+            quantize_axis=1,
+        )
+        if padded != d.hidden_size:
+            end, start, axis = (self.integers(v) for v in (d.hidden_size, 0, 2))
+            output = self.node("Slice", [output, start, end, axis])
+        return output
+
+    def head(self, x: str) -> None:
+        d = self.decoder
+        shape = (d.vocab_size, d.hidden_size)
+        if d.tied_embeddings and self.bits is None and d.embedding_scale == 1.0:
+            self.product(x, "embedding")
+        else:
+            name = "embedding" if d.tied_embeddings else "head"
+            self.linear(x, "head", shape, self.blocks(name, *shape))
+        self.nodes[-1].output[0] = "logits"
+
+    def mask(self, window: int | None) -> str:
+        """Float32 [n * group, length]: 0 where a token may look, else a large negative number."""
+        d = self.decoder
+        length = self.node("Shape", ["past.0.key"], start=0, end=1)
+        scalar = self.node("Squeeze", [length])
+        columns = self.node("Range", [self.scalar(0), scalar, self.scalar(1)])
+        visible = self.node("LessOrEqual", [columns, self.row_index])
+        if window is not None:
+            oldest = self.node("Sub", [self.row_index, self.integers(window)])
+            recent = self.node("Greater", [columns, oldest])
+            visible = self.node("And", [visible, recent])
+        mask = self.node("Where", [visible, self.real(0.0), self.real(MASKED)])
+        group = d.heads // d.kv_heads
+        if group > 1:
+            mask = self.node("Unsqueeze", [mask, self.integers(1)])
+            mask = self.node("Expand", [mask, self.integers(1, group, 1)])
+            rows = self.node("Concat", [self.integers(-1), length], axis=0)
+            mask = self.node("Reshape", [mask, rows])
+        output: str = mask
+        return output
+
+    def scalar(self, value: int) -> str:
+        return self.constant(f"integer_{value}", np.array(value, dtype=np.int64))
+
+    def real(self, value: float) -> str:
+        return self.constant(f"real_{value}", np.array(value, dtype=np.float32))
+
+    def constant(self, name: str, value: NDArray[Any]) -> str:
+        if all(tensor.name != name for tensor in self.initializers):
+            self.initializers.append(numpy_helper.from_array(value, name))
+        return name
+
+    def rope_tables(self) -> dict[int | None, tuple[str, str]]:
+        """Names of the cosine and sine tables [context, head_size/2] for each kind of layer."""
+        d = self.decoder
+        tables: dict[int | None, tuple[str, str]] = {}
+        stored: dict[Any, tuple[str, str]] = {}
+        for window in dict.fromkeys(d.windows):
+            rope = d.rope if window is None else d.local_rope
+            if rope not in stored:
+                names = tuple(f"rope.{len(stored)}.{part}" for part in ("cos", "sin"))
+                for name, table in zip(names, rope.table(d.context_length), strict=True):
+                    self.store(name, table.shape, np.float32, [table])
+                stored[rope] = (names[0], names[1])
+            tables[window] = stored[rope]
+        return tables
+
+    def norm(self, x: str, weight: str) -> str:
+        output: str = self.node(
+            "SimplifiedLayerNormalization",
+            [x, weight],
+            axis=-1,
+            epsilon=self.decoder.norm_epsilon,
+            stash_type=1,
+        )
+        return output
+
+    def add_norm(self, x: str, residual: str, weight: str) -> tuple[str, str]:
+        """Return norm(x + residual) and x + residual."""
+        name = f"add_norm_{len(self.nodes)}"
+        self.node(
+            "SkipSimplifiedLayerNormalization",
+            [x, residual, weight],
+            [name, "", "", f"{name}.sum"],
+            domain=CONTRIB,
+            epsilon=self.decoder.norm_epsilon,
+        )
+        return name, f"{name}.sum"
+
+    def attention(self, i: int, x: str) -> str:
+        d = self.decoder
+        size, group = d.head_size, d.heads // d.kv_heads
+        window = d.windows[i]
+        # Head (key head k, member g) moves from k * group + g to g * kv_heads + k.
+        order = np.arange(d.heads).reshape(d.kv_heads, group).T.reshape(-1)
+
+        def qkv() -> Iterator[NDArray[np.float32]]:
+            for head in order.tolist():
+                yield self.checkpoint.rows(f"{i}.q", head * size, (head + 1) * size)
+            for part in ("k", "v"):
+                yield from self.blocks(f"{i}.{part}", d.kv_heads * size, d.hidden_size)
+
+        bias = None
+        if d.qkv_bias:
+            biases = [self.checkpoint.rows(f"{i}.{part}.bias") for part in ("q", "k", "v")]
+            biases[0] = biases[0].reshape(d.heads, size)[order].reshape(-1)
+            bias = np.concatenate(biases)
+        sizes = (d.heads * size, d.kv_heads * size, d.kv_heads * size)
+        joined = self.linear(x, f"{i}.qkv", (sum(sizes), d.hidden_size), qkv(), bias)
+        q, k, v = self.node("Split", [joined, self.integers(*sizes)], 3, axis=-1)
+        parts = key_parts(d)
+        key_shape = self.integers(-1, d.kv_heads * parts, size // parts)
+        q = self.node("Reshape", [self.rotate(i, "q", q, d.heads), key_shape])
+        k = self.node("Reshape", [self.rotate(i, "k", k, d.kv_heads), key_shape])
+        parts = value_parts(d)
+        v = self.node("Reshape", [v, self.integers(-1, d.kv_heads * parts, size // parts)])
+        keys, values = (
+            self.node(
+                "ScatterND", [f"past.{i}.{part}", self.row_index, new], [f"present.{i}.{part}"]
+            )
+            for part, new in (("key", k), ("value", v))
+        )
+        # transBatch: [rows, heads, size] is read as [heads, rows, size].
+        scores = self.node(
+            "FusedMatMul",
+            [q, keys],
+            domain=CONTRIB,
+            alpha=d.query_scale,
+            transB=1,
+            transBatchA=1,
+            transBatchB=1,
+        )
+        parts = key_parts(d)
+        terms = [scores]
+        if parts > 1:
+            heads = range(d.kv_heads * parts)
+            terms = [
+                self.node("Gather", [scores, self.integers(*heads[part::parts])])
+                for part in range(parts)
+            ]
+        masked = self.node("Sum", [*terms, self.masks[window]])
+        weights = self.node("Softmax", [masked], axis=-1)
+        if (parts := value_parts(d)) > 1:
+            heads_of_parts = np.arange(d.kv_heads).repeat(parts).tolist()
+            weights = self.node("Gather", [weights, self.integers(*heads_of_parts)])
+        mixed = self.node(
+            "FusedMatMul", [weights, values], domain=CONTRIB, alpha=HALF, transBatchB=1
+        )
+        mixed = self.node("Transpose", [mixed], perm=[1, 0, 2])
+        mixed = self.node("Reshape", [mixed, self.integers(1, -1, d.heads * size)])
+
+        columns = (order[:, None] * size + np.arange(size)).reshape(-1)
+        blocks = (
+            block[:, columns] / np.float32(HALF)
+            for block in self.blocks(f"{i}.o", d.hidden_size, d.heads * size)
+        )
+        output_bias = self.checkpoint.rows(f"{i}.o.bias") if d.output_bias else None
+        return self.linear(mixed, f"{i}.o", (d.hidden_size, d.heads * size), blocks, output_bias)
+
+    def rotate(self, i: int, part: str, x: str, heads: int) -> str:
+        """Normalise the heads where the model does, and rotate them by position."""
+        d = self.decoder
+        if d.qk_norm:
+            split = self.node("Reshape", [x, self.integers(1, -1, heads, d.head_size)])
+            normed = self.norm(split, self.vector(f"{i}.{part}_norm", d.head_size))
+            x = self.node("Reshape", [normed, self.integers(1, -1, heads * d.head_size)])
+        cos, sin = self.ropes[d.windows[i]]
+        output: str = self.node("RotaryEmbedding", [x, "positions", cos, sin], domain=CONTRIB)
+        return output
+
+    def feed_forward(self, i: int, x: str) -> str:
+        d = self.decoder
+
+        def gate_up() -> Iterator[NDArray[np.float32]]:
+            for part in ("gate", "up"):
+                yield from self.blocks(f"{i}.{part}", d.feed_forward_size, d.hidden_size)
+
+        shape = (2 * d.feed_forward_size, d.hidden_size)
+        joined = self.linear(x, f"{i}.gate_up", shape, gate_up())
+        gate, up = self.node("Split", [joined], 2, axis=-1, num_outputs=2)
+        if d.activation == "silu":
+            gate = self.node("QuickGelu", [gate], domain=CONTRIB, alpha=1.0)
+        else:
+            gate = self.node("Gelu", [gate], approximate="tanh")
+        product = self.node("Mul", [gate, up])
+        shape = (d.hidden_size, d.feed_forward_size)
+        return self.linear(product, f"{i}.down", shape, self.blocks(f"{i}.down", *shape))

@@ -1,0 +1,170 @@
+"""Run a converted decoder with ONNX Runtime on the CPU, its KV cache updated in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from omnidraft.runtime.errors import ContextOverflowError, DamagedFileError
+from omnidraft.runtime.manifest import Manifest
+
+GRAPH_FILE = "model.onnx"
+# The graph sees a prefix of the cache, of this granularity: see convert/graph.py.
+LENGTH_STEP = 96
+# Longer passes are cut: the scores of one take heads x n x context floats.
+MAX_PASS = 256
+
+
+class OnnxModel:
+    """A ``CausalModel`` over a folder that ``omnidraft.runtime.convert.convert`` wrote.
+
+    Args:
+        folder: the converted model.
+        threads: threads that work on one pass; at most the manifest's ``max_threads`` do, so that
+            results stay batch-invariant.
+        spinning: whether idle threads spin for a moment instead of sleeping at once: faster
+            between short operations, at the cost of a busy core.
+        max_length: longest sequence in tokens; default: the model's context length, at most
+            8,192. Cache memory is reserved for it but taken only as the sequence grows.
+
+    Raises:
+        ModelNotFoundError: the folder holds no converted model.
+        DamagedFileError: a file is missing, of another size, or refused by ONNX Runtime.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        threads: int = 2,
+        spinning: bool = True,
+        max_length: int | None = None,
+    ) -> None:
+        self.manifest = Manifest.load(folder)
+        self.manifest.verify(folder)
+        context = self.manifest.context_length
+        self._max_length = min(context, 8192 if max_length is None else max_length)
+        self._length = 0
+
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = min(threads, self.manifest.max_threads)
+        options.inter_op_num_threads = 1
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        options.log_severity_level = 3
+        options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
+        try:
+            self._session = ort.InferenceSession(
+                str(folder / GRAPH_FILE), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # ONNX Runtime's errors share no narrower base class.
+            raise DamagedFileError(f"{folder / GRAPH_FILE} cannot be loaded: {error}") from error
+        self._binding = self._session.io_binding()
+
+        m = self.manifest
+        capacity = -(-self._max_length // LENGTH_STEP) * LENGTH_STEP
+        # zeros, not empty: masked rows are multiplied by 0 and must be finite.
+        self._caches = {
+            value.name.removeprefix("past."): np.zeros((capacity, *value.shape[1:]), np.float32)
+            for value in self._session.get_inputs()
+            if value.name.startswith("past.")
+        }
+        self._tokens = np.zeros((1, MAX_PASS), np.int64)
+        self._positions = np.zeros((1, MAX_PASS), np.int64)
+        self._first_row = np.zeros(1, np.int64)
+        self._logits = np.empty((1, 0, m.vocab_size), np.float32)
+        self._bound_pass = 0
+        self._bound_length = 0
+        self._bound_logits: tuple[int, int] | None = None
+        self._values: dict[str, ort.OrtValue] = {}
+        self._bind_input("first_row", self._first_row)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of columns of the logits."""
+        return self.manifest.vocab_size
+
+    @property
+    def length(self) -> int:
+        """Number of tokens in the KV cache."""
+        return self._length
+
+    @property
+    def max_length(self) -> int:
+        """Longest sequence the model can hold, in tokens."""
+        return self._max_length
+
+    def forward(
+        self, tokens: Sequence[int] | NDArray[np.int64], rows: int | None = None
+    ) -> NDArray[np.float32]:
+        """Append ``tokens`` and return logits: see ``CausalModel.forward``.
+
+        The array is a view of a buffer that the next ``forward`` overwrites.
+
+        Raises:
+            ContextOverflowError: ``length + n > max_length``; the cache is unchanged.
+            ValueError: no tokens, a token outside the vocabulary, or ``rows`` outside 1…n.
+        """
+        ids = np.asarray(tokens, dtype=np.int64)
+        count = len(ids)
+        rows = count if rows is None else rows
+        if ids.ndim != 1 or not count or not 1 <= rows <= count:
+            raise ValueError(f"{count} tokens of which {rows} rows are asked for")
+        if ids.min() < 0 or ids.max() >= self.vocab_size:
+            raise ValueError(f"token ids must lie in 0…{self.vocab_size - 1}")
+        if self._length + count > self._max_length:
+            raise ContextOverflowError(
+                f"{self._length} + {count} tokens exceed the context of {self._max_length}. "
+                "Shorten the prompt or generate fewer tokens."
+            )
+        if rows > self._logits.shape[1]:
+            self._logits = np.empty((1, rows, self.vocab_size), np.float32)
+            self._bound_logits = None
+        done = 0
+        for start in range(0, count, MAX_PASS):
+            part = ids[start : start + MAX_PASS]
+            wanted = min(len(part), max(0, start + len(part) - (count - rows)))
+            self._pass(part, self._length + start, done, wanted)
+            done += wanted
+        self._length += count
+        return self._logits[0, :rows]
+
+    def truncate(self, length: int) -> None:
+        """Keep the first ``length`` tokens of the KV cache: see ``CausalModel.truncate``."""
+        if not 0 <= length <= self._length:
+            raise ValueError(f"cannot truncate {self._length} tokens to {length}")
+        self._length = length
+
+    def _pass(self, tokens: NDArray[np.int64], past: int, row: int, rows: int) -> None:
+        """Run the graph once; write the last ``rows`` rows of logits from row ``row`` on."""
+        count = len(tokens)
+        if count != self._bound_pass:
+            self._bind_input("tokens", self._tokens[:, :count])
+            self._bind_input("positions", self._positions[:, :count])
+            self._bound_pass = count
+        length = -(-(past + count) // LENGTH_STEP) * LENGTH_STEP
+        if length != self._bound_length:
+            for name, cache in self._caches.items():
+                value = self._bind_input(f"past.{name}", cache[:length])
+                self._binding.bind_ortvalue_output(f"present.{name}", value)
+            self._bound_length = length
+        if (row, rows) != self._bound_logits:
+            logits = ort.OrtValue.ortvalue_from_numpy(self._logits[:, row : row + rows])
+            self._values["logits"] = logits
+            self._binding.bind_ortvalue_output("logits", logits)
+            self._bound_logits = (row, rows)
+        self._tokens[0, :count] = tokens
+        self._positions[0, :count] = np.arange(past, past + count)
+        self._first_row[0] = count - rows
+        self._session.run_with_iobinding(self._binding)
+
+    def _bind_input(self, name: str, array: NDArray[Any]) -> ort.OrtValue:
+        value = ort.OrtValue.ortvalue_from_numpy(array)
+        # Bound values share the array's memory; the reference keeps it alive.
+        self._values[name] = value
+        self._binding.bind_ortvalue_input(name, value)
+        return value

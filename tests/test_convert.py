@@ -1,0 +1,404 @@
+"""Conversion without torch: what is read, what is written, and what is refused."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from omnidraft.runtime.convert import Quantization, convert, graph
+from omnidraft.runtime.convert.checkpoint import open_checkpoint
+from omnidraft.runtime.convert.quantize import BLOCK, quantize_rows
+from omnidraft.runtime.engines.onnx import OnnxModel
+from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
+from omnidraft.runtime.manifest import MANIFEST_FILE, Manifest
+from omnidraft.runtime.model import CausalModel
+
+gguf = pytest.importorskip("gguf")
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 130,
+    "max_position_embeddings": 2304,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+}
+
+
+def random_weights(config: dict[str, Any], seed: int = 0) -> dict[str, NDArray[np.float32]]:
+    """Random weights of a Llama by their Hugging Face names."""
+    rng = np.random.default_rng(seed)
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    size = config.get("head_dim", hidden // config["num_attention_heads"])
+    q, kv = config["num_attention_heads"] * size, config["num_key_value_heads"] * size
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (config["vocab_size"], hidden),
+        "model.norm.weight": (hidden,),
+    }
+    if not config["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = (config["vocab_size"], hidden)
+    for i in range(config["num_hidden_layers"]):
+        for name, shape in {
+            "input_layernorm": (hidden,),
+            "post_attention_layernorm": (hidden,),
+            "self_attn.q_proj": (q, hidden),
+            "self_attn.k_proj": (kv, hidden),
+            "self_attn.v_proj": (kv, hidden),
+            "self_attn.o_proj": (hidden, q),
+            "mlp.gate_proj": (inner, hidden),
+            "mlp.up_proj": (inner, hidden),
+            "mlp.down_proj": (hidden, inner),
+        }.items():
+            shapes[f"model.layers.{i}.{name}.weight"] = shape
+    return {
+        name: rng.normal(1.0 if len(shape) == 1 else 0.0, 0.3, shape).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+
+
+def write_safetensors(
+    folder: Path, config: dict[str, Any], weights: dict[str, Any], **metadata: str
+) -> Path:
+    from safetensors.numpy import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(weights, folder / "model.safetensors", metadata=metadata or None)
+    return folder
+
+
+def write_gguf(path: Path, config: dict[str, Any], weights: dict[str, Any]) -> Path:
+    """Write as llama.cpp's converter does: query and key rows of each head interleaved."""
+    names = {
+        "model.embed_tokens": "token_embd",
+        "model.norm": "output_norm",
+        "lm_head": "output",
+        "input_layernorm": "attn_norm",
+        "post_attention_layernorm": "ffn_norm",
+        "self_attn.q_proj": "attn_q",
+        "self_attn.k_proj": "attn_k",
+        "self_attn.v_proj": "attn_v",
+        "self_attn.o_proj": "attn_output",
+        "mlp.gate_proj": "ffn_gate",
+        "mlp.up_proj": "ffn_up",
+        "mlp.down_proj": "ffn_down",
+    }
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    # Longer than any array that the reader looks into.
+    writer.add_token_list([f"token {i}" for i in range(2000)])
+    writer.add_token_scores([float(i) for i in range(2000)])
+    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+    for name, value in weights.items():
+        stem = name.removesuffix(".weight")
+        layer = ""
+        if stem.startswith("model.layers."):
+            _, _, number, stem = stem.split(".", 3)
+            layer = f"blk.{number}."
+        stem = names[stem]
+        if stem in heads:
+            count = heads[stem]
+            value = value.reshape(count, 2, -1, value.shape[1]).swapaxes(1, 2).reshape(value.shape)
+        writer.add_tensor(f"{layer}{stem}.weight", np.ascontiguousarray(value))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_safetensors(tmp_path / "source", LLAMA, random_weights(LLAMA))
+
+
+def logits(folder: Path, count: int = 20) -> NDArray[np.float32]:
+    tokens = np.random.default_rng(1).integers(0, LLAMA["vocab_size"], count)
+    return OnnxModel(folder, threads=1).forward(tokens).copy()
+
+
+def test_gguf_and_safetensors_give_the_same_model(tmp_path: Path, source: Path) -> None:
+    file = write_gguf(tmp_path / "model.gguf", LLAMA, random_weights(LLAMA))
+    convert(source, tmp_path / "a", "float32")
+    convert(file, tmp_path / "b", "float32")
+    np.testing.assert_allclose(logits(tmp_path / "a"), logits(tmp_path / "b"), rtol=0, atol=1e-4)
+
+
+def test_sharded_and_half_precision(tmp_path: Path) -> None:
+    import ml_dtypes
+    from safetensors.numpy import save_file
+
+    weights = random_weights(LLAMA)
+    rounded = {name: value.astype(ml_dtypes.bfloat16) for name, value in weights.items()}
+    folder = write_safetensors(tmp_path / "sharded", LLAMA, rounded)
+    (folder / "model.safetensors").unlink()
+    names = sorted(rounded)
+    shards = {"one.safetensors": names[:7], "two.safetensors": names[7:]}
+    for shard, members in shards.items():
+        save_file({name: rounded[name] for name in members}, folder / shard)
+    index = {name: shard for shard, members in shards.items() for name in members}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    checkpoint = open_checkpoint(folder)
+    name = "model.layers.1.mlp.down_proj.weight"
+    expected = rounded[name].astype(np.float32)
+    assert np.array_equal(checkpoint.rows("1.down"), expected)
+    assert np.array_equal(checkpoint.rows("1.down", 5, 9), expected[5:9])
+
+
+def test_int8_block_format_survives_8_bit_conversion(tmp_path: Path) -> None:
+    """The converted integers are the stored ones: no second rounding."""
+    config = LLAMA | {"tie_word_embeddings": True}
+    stored: dict[str, Any] = {}
+    for name, value in random_weights(config).items():
+        if value.ndim == 1:
+            stored[name] = value.astype(np.float16)
+            continue
+        blocks = value.reshape(value.shape[0], -1, BLOCK)
+        scale = (np.abs(blocks).max(-1) / 127).astype(np.float16)
+        levels = np.rint(blocks / scale[..., None].astype(np.float32)).clip(-127, 127)
+        levels[..., 0] = 127
+        stored[name] = levels.astype(np.int8).reshape(value.shape)
+        stored[f"{name}.scale"] = scale
+    folder = write_safetensors(tmp_path / "d", config, stored, format="omnidraft-int8-block32")
+    values = open_checkpoint(folder).rows("0.down")
+    integers, scales = quantize_rows(values, 8)
+    name = "model.layers.0.mlp.down_proj.weight"
+    assert np.array_equal(integers.reshape(values.shape).astype(int) - 128, stored[name])
+    assert np.array_equal(scales, stored[f"{name}.scale"].astype(np.float32))
+    assert convert(folder, tmp_path / "out", "8bit").batch_invariant
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_quantized_values_are_near(bits: Any) -> None:
+    rows = np.random.default_rng(0).normal(size=(7, 70)).astype(np.float32)
+    rows[3] = 0
+    packed, scales = quantize_rows(rows, bits)
+    if bits == 4:
+        packed = np.stack([packed & 15, packed >> 4], axis=-1)
+    levels = packed.reshape(7, 3, BLOCK).astype(np.float32) - 2 ** (bits - 1)
+    restored = (levels * scales[..., None]).reshape(7, -1)
+    assert np.array_equal(restored[:, 70:], np.zeros((7, 26)))
+    # Half a step; at 4 bits the side opposite to the extreme value ends one step early.
+    steps = np.abs(scales).repeat(BLOCK, axis=1)[:, :70]
+    assert (np.abs(restored[:, :70] - rows) <= steps * (1.001 if bits == 4 else 0.501)).all()
+
+
+@pytest.mark.parametrize("quantization", ["4bit", "8bit", "float32"])
+def test_converted_folder(tmp_path: Path, source: Path, quantization: Quantization) -> None:
+    stages = set()
+    manifest = convert(
+        source,
+        tmp_path / "out",
+        quantization,
+        progress=lambda stage, done, total: stages.add(stage),
+        extra_files={"tokenizer.json": b"{}"},
+        extra_manifest={"license": "test"},
+    )
+    assert manifest == Manifest.load(tmp_path / "out")
+    assert manifest.batch_invariant, manifest.invariance
+    assert manifest.extra == {"license": "test"}
+    assert set(manifest.files) == {"model.onnx", "model.onnx.data", "tokenizer.json"}
+    manifest.verify(tmp_path / "out", checksums=True)
+    assert stages == {"layers", "checksum", "invariance"}
+    assert isinstance(OnnxModel(tmp_path / "out"), CausalModel)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "source"]
+
+
+def test_existing_output_is_replaced(tmp_path: Path, source: Path) -> None:
+    convert(source, tmp_path / "out", "8bit")
+    assert convert(source, tmp_path / "out", "4bit") == Manifest.load(tmp_path / "out")
+    assert Manifest.load(tmp_path / "out").quantization == "4bit"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "source"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"),
+    [
+        (KeyboardInterrupt(), KeyboardInterrupt),
+        (OSError(errno.ENOSPC, "No space left on device"), OmniDraftError),
+    ],
+)
+def test_failure_leaves_nothing(
+    tmp_path: Path,
+    source: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: BaseException,
+    expected: type[BaseException],
+) -> None:
+    convert(source, tmp_path / "out", "8bit")
+    before = Manifest.load(tmp_path / "out")
+
+    def fail(*_: Any) -> None:
+        raise failure
+
+    monkeypatch.setattr(graph, "quantize_rows", fail)
+    with pytest.raises(expected):
+        convert(source, tmp_path / "out", "4bit")
+    assert Manifest.load(tmp_path / "out") == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "source"]
+
+
+def test_damaged_sources(tmp_path: Path, source: Path) -> None:
+    with pytest.raises(ModelNotFoundError):
+        open_checkpoint(tmp_path / "nothing")
+    file = write_gguf(tmp_path / "model.gguf", LLAMA, random_weights(LLAMA))
+    whole = file.read_bytes()
+    cut = tmp_path / "cut.gguf"
+    for size in (0, 3, 4, 20, 500, 5000, len(whole) // 2, len(whole) - 5000):
+        cut.write_bytes(whole[:size])
+        with pytest.raises(DamagedFileError):
+            convert(cut, tmp_path / "out", "4bit")
+    weights = source / "model.safetensors"
+    whole = weights.read_bytes()
+    for size in (0, 7, 100, len(whole) // 2):
+        weights.write_bytes(whole[:size])
+        with pytest.raises(DamagedFileError):
+            convert(source, tmp_path / "out", "4bit")
+    (source / "config.json").write_text("{")
+    with pytest.raises(DamagedFileError):
+        convert(source, tmp_path / "out", "4bit")
+
+
+def test_missing_tensor(tmp_path: Path) -> None:
+    weights = random_weights(LLAMA)
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    folder = write_safetensors(tmp_path / "source", LLAMA, weights)
+    with pytest.raises(DamagedFileError, match="up_proj"):
+        convert(folder, tmp_path / "out", "4bit")
+
+
+def test_wrong_shape(tmp_path: Path) -> None:
+    weights = random_weights(LLAMA)
+    name = "model.layers.1.mlp.up_proj.weight"
+    weights[name] = weights[name][:-1]
+    folder = write_safetensors(tmp_path / "source", LLAMA, weights)
+    with pytest.raises(DamagedFileError, match="up_proj"):
+        convert(folder, tmp_path / "out", "4bit")
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"model_type": "mamba"}, "llama, qwen2, gemma3"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
+        ({"hidden_act": "gelu"}, "gelu"),
+        ({"mlp_bias": True}, "mlp_bias"),
+    ],
+)
+def test_unsupported_is_named(tmp_path: Path, change: dict[str, Any], word: str) -> None:
+    folder = write_safetensors(tmp_path / "source", LLAMA | change, random_weights(LLAMA))
+    with pytest.raises(OmniDraftError, match=word):
+        convert(folder, tmp_path / "out", "4bit")
+
+
+def test_damaged_output(tmp_path: Path, source: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(ModelNotFoundError):
+        OnnxModel(out)
+    manifest = convert(source, out, "4bit")
+    data = bytearray((out / "model.onnx.data").read_bytes())
+    data[100] ^= 1
+    (out / "model.onnx.data").write_bytes(data)
+    with pytest.raises(DamagedFileError, match="checksum"):
+        manifest.verify(out, checksums=True)
+    (out / "model.onnx.data").write_bytes(data[:-1])
+    with pytest.raises(DamagedFileError, match="bytes"):
+        OnnxModel(out)
+    (out / "model.onnx.data").unlink()
+    with pytest.raises(DamagedFileError, match="missing"):
+        OnnxModel(out)
+    (out / MANIFEST_FILE).write_text('{"schema_version": 1}')
+    with pytest.raises(DamagedFileError):
+        OnnxModel(out)
+
+
+# --- against transformers ------------------------------------------------------------------------
+
+SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 7,
+    "num_attention_heads": 4,
+    "vocab_size": 130,
+    "max_position_embeddings": 512,
+}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "change"),
+    [
+        ("llama", {"num_key_value_heads": 4}),
+        ("llama", {"num_key_value_heads": 2, "tie_word_embeddings": True, "head_dim": 32}),
+        (
+            "llama",
+            {
+                "num_key_value_heads": 1,
+                "attention_bias": True,
+                "rope_parameters": {
+                    "rope_type": "llama3",
+                    "rope_theta": 10000.0,
+                    "factor": 4.0,
+                    "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0,
+                    "original_max_position_embeddings": 64,
+                },
+            },
+        ),
+        ("qwen2", {"num_key_value_heads": 2}),
+        (
+            "qwen2",
+            {
+                "num_key_value_heads": 2,
+                "use_sliding_window": True,
+                "sliding_window": 9,
+                "max_window_layers": 3,
+            },
+        ),
+        ("gemma3_text", {"num_key_value_heads": 1, "head_dim": 32, "sliding_window": 9}),
+        (
+            "gemma3_text",
+            {"num_key_value_heads": 2, "query_pre_attn_scalar": 16, "sliding_window": 5},
+        ),
+    ],
+)
+def test_logits_equal_transformers(tmp_path: Path, model_type: str, change: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch", reason="compares with transformers, which needs torch")
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(
+        model_type, **(SMALL | change), attn_implementation="eager"
+    )
+    reference = transformers.AutoModelForCausalLM.from_config(config).float().eval()
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    reference.save_pretrained(tmp_path / "source")
+    convert(tmp_path / "source", tmp_path / "out", "float32")
+    model = OnnxModel(tmp_path / "out", threads=1)
+    tokens = np.random.default_rng(0).integers(0, SMALL["vocab_size"], 40)
+    with torch.no_grad():
+        expected = reference(torch.tensor(tokens[None])).logits[0].numpy()
+    np.testing.assert_allclose(model.forward(tokens), expected, rtol=0, atol=1e-4)
+    model.truncate(11)
+    for start, stop in ((11, 12), (12, 25), (25, 26), (26, 40)):
+        part = model.forward(tokens[start:stop])
+        np.testing.assert_allclose(part, expected[start:stop], rtol=0, atol=1e-4)

@@ -1,0 +1,120 @@
+"""The ONNX Runtime engine: bit-for-bit independence of how tokens are grouped, and its errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from test_convert import LLAMA, random_weights, write_safetensors
+
+from omnidraft.runtime.convert import Quantization, convert
+from omnidraft.runtime.engines.onnx import LENGTH_STEP, MAX_PASS, OnnxModel
+from omnidraft.runtime.errors import ContextOverflowError
+
+TOKENS = np.random.default_rng(2).integers(0, LLAMA["vocab_size"], 3 * LENGTH_STEP + 60)
+
+
+class Case:
+    """A tiny model and its logits computed one token at a time."""
+
+    def __init__(
+        self, folder: Path, quantization: Quantization, kv_heads: int, head_size: int, threads: int
+    ) -> None:
+        config: dict[str, Any] = LLAMA | {"num_key_value_heads": kv_heads, "head_dim": head_size}
+        source = write_safetensors(folder / "source", config, random_weights(config))
+        convert(source, folder / "model", quantization)
+        self.folder = folder / "model"
+        self.model = OnnxModel(self.folder, threads=threads)
+        rows = [self.model.forward([token]).copy() for token in TOKENS]
+        self.expected: NDArray[np.float32] = np.concatenate(rows)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("4bit", 2, 16, 2),
+        ("4bit", 1, 256, 2),
+        ("4bit", 4, 64, 4),
+        ("8bit", 4, 16, 1),
+        ("8bit", 2, 64, 8),
+        ("float32", 2, 128, 4),
+        ("float32", 1, 256, 8),
+    ],
+    ids=lambda p: f"{p[0]}-{p[1]}kv-{p[2]}-{p[3]}threads",
+)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return Case(tmp_path_factory.mktemp("model"), *request.param)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_grouping_gives_the_same_bits(case: Case, data: st.DataObject) -> None:
+    """Forwards of any sizes, with truncations between them, change no bit of any row."""
+    model = case.model
+    # Start near a length at which the bound cache grows, so that passes straddle it.
+    start = data.draw(
+        st.one_of(
+            st.integers(0, 40),
+            st.integers(LENGTH_STEP - 20, LENGTH_STEP + 4),
+            st.integers(2 * LENGTH_STEP - 20, 2 * LENGTH_STEP + 4),
+        )
+    )
+    model.truncate(0)
+    if start:
+        model.forward(TOKENS[:start], rows=1)
+    for _ in range(data.draw(st.integers(1, 6))):
+        position = model.length
+        count = data.draw(st.integers(1, min(40, len(TOKENS) - position)))
+        rows = data.draw(st.integers(1, count))
+        result = model.forward(TOKENS[position : position + count], rows=rows)
+        assert result.flags.c_contiguous and result.dtype == np.float32
+        assert np.array_equal(result, case.expected[position + count - rows : position + count])
+        # What is cut off is overwritten with other tokens, and cut off again.
+        keep = data.draw(st.integers(max(0, model.length - 10), model.length))
+        model.truncate(keep)
+        other = data.draw(st.integers(0, 5))
+        if other:
+            model.forward(np.zeros(other, np.int64))
+            model.truncate(keep)
+        if model.length >= len(TOKENS) - 6:
+            break
+
+
+def test_long_passes_are_cut_without_a_trace(case: Case) -> None:
+    case.model.truncate(0)
+    assert len(TOKENS) > MAX_PASS
+    rows = len(TOKENS) - MAX_PASS + 3
+    assert np.array_equal(case.model.forward(TOKENS, rows=rows), case.expected[-rows:])
+    case.model.truncate(0)
+    assert np.array_equal(case.model.forward(TOKENS), case.expected)
+
+
+def test_context_limit(case: Case) -> None:
+    model = OnnxModel(case.folder, threads=1, max_length=50)
+    assert (model.max_length, model.length, model.vocab_size) == (50, 0, LLAMA["vocab_size"])
+    model.forward(TOKENS[:45])
+    with pytest.raises(ContextOverflowError, match="50"):
+        model.forward(TOKENS[45:51])
+    assert model.length == 45
+    assert np.array_equal(model.forward(TOKENS[45:50]), case.expected[45:50])
+
+
+def test_wrong_arguments(case: Case) -> None:
+    model = case.model
+    model.truncate(0)
+    model.forward(TOKENS[:3])
+    for tokens in ([], [-1], [LLAMA["vocab_size"]]):
+        with pytest.raises(ValueError):
+            model.forward(tokens)
+    for rows in (0, 3):
+        with pytest.raises(ValueError):
+            model.forward(TOKENS[:2], rows=rows)
+    for length in (-1, 4):
+        with pytest.raises(ValueError):
+            model.truncate(length)
+    assert model.length == 3
