@@ -1,0 +1,61 @@
+"""Chat templates, rendered the way Hugging Face models expect."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+from omnidraft.runtime.errors import OmniDraftError
+
+Message = Mapping[str, Any]
+"""One turn: ``role`` ("system", "user", "assistant", …) and ``content``."""
+
+
+def render_chat(
+    template: str,
+    messages: Sequence[Message],
+    *,
+    add_generation_prompt: bool = True,
+    special_tokens: Mapping[str, str] | None = None,
+) -> str:
+    """Render a Jinja chat template in a sandbox.
+
+    Args:
+        template: the template's text.
+        messages: the turns so far.
+        add_generation_prompt: end with the opening of the assistant's turn.
+        special_tokens: the values of ``bos_token``, ``eos_token``, …
+
+    Raises:
+        OmniDraftError: the template is broken, or refuses these messages.
+    """
+    import jinja2
+    from jinja2.ext import loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def refuse(message: str) -> NoReturn:
+        raise jinja2.TemplateError(message)
+
+    def tojson(value: object, indent: int | None = None) -> str:
+        # Jinja's own filter escapes HTML characters, which no chat model was trained on.
+        return json.dumps(value, ensure_ascii=False, indent=indent)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+    )
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    try:
+        return environment.from_string(template).render(
+            messages=list(messages),
+            add_generation_prompt=add_generation_prompt,
+            **(special_tokens or {}),
+        )
+    except Exception as error:  # a template may fail in any way a program can
+        raise OmniDraftError(
+            f"The model's chat template cannot render this conversation: {error}. "
+            "Use the raw prompt instead (--raw)."
+        ) from error

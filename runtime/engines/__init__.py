@@ -1,0 +1,72 @@
+"""Engines: each runs one kind of model folder behind ``CausalModel``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from omnidraft.runtime.errors import ModelNotFoundError
+from omnidraft.runtime.manifest import MANIFEST_FILE
+from omnidraft.runtime.model import CausalModel
+
+Engine = Literal["onnx", "external-onnx", "transformers"]
+"""``onnx``: a folder converted here; ``external-onnx``: a decoder that onnxruntime-genai's builder,
+optimum or transformers.js wrote; ``transformers``: a checkpoint, run by PyTorch."""
+
+
+def engine_of(path: Path) -> Engine:
+    """The engine that can run what a path holds as it is.
+
+    Args:
+        path: a folder, a GGUF file or an ONNX file.
+
+    Raises:
+        ModelNotFoundError: it holds no model that is known here.
+    """
+    from omnidraft.runtime.engines.external_onnx import find_decoder
+
+    if path.is_file():
+        if path.suffix == ".gguf":
+            return "transformers"
+        if path.suffix == ".onnx":
+            return "external-onnx"
+    elif (path / MANIFEST_FILE).is_file():
+        return "onnx"
+    elif (path / "genai_config.json").is_file():
+        return "external-onnx"
+    elif (path / "config.json").is_file() and any(path.glob("*.safetensors")):
+        return "transformers"
+    elif path.is_dir() and find_decoder(path) is not None:
+        return "external-onnx"
+    raise ModelNotFoundError(
+        f"{path} holds no model. Known are: a .gguf file; a folder with config.json and "
+        "*.safetensors; a folder that omnidraft converted; a folder with an ONNX decoder "
+        "(genai_config.json, model.onnx or onnx/decoder_model_merged.onnx) and tokenizer.json."
+    )
+
+
+def open_engine(path: Path, engine: Engine | None = None, *, threads: int = 2) -> CausalModel:
+    """Load the model a path holds.
+
+    Args:
+        path: a folder, a GGUF file or an ONNX file.
+        engine: default: the one that ``engine_of`` names.
+        threads: threads for one pass.
+
+    Raises:
+        ModelNotFoundError: the path holds no model that the engine runs.
+        DamagedFileError: a file cannot be read.
+        MissingDependencyError: the engine needs an optional package.
+    """
+    engine = engine or engine_of(path)
+    if engine == "onnx":
+        from omnidraft.runtime.engines.onnx import OnnxModel
+
+        return OnnxModel(path, threads=threads)
+    if engine == "external-onnx":
+        from omnidraft.runtime.engines.external_onnx import ExternalOnnxModel
+
+        return ExternalOnnxModel(path, threads=threads)
+    from omnidraft.runtime.engines.transformers import TransformersModel
+
+    return TransformersModel(path, threads=threads)

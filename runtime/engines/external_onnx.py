@@ -1,0 +1,267 @@
+"""Run ONNX decoders that other tools wrote, recognised by the names of their inputs and outputs.
+
+These graphs are taken as they are: most are not batch-invariant (see ``batch_noise``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from omnidraft.runtime.errors import ContextOverflowError, DamagedFileError, ModelNotFoundError
+
+# optimum's and transformers.js's names, the exact ones before the quantized ones.
+_DECODER_FILES = (
+    "decoder_model_merged.onnx",
+    "model.onnx",
+    "decoder_with_past_model.onnx",
+    "model_q4.onnx",
+    "model_quantized.onnx",
+    "decoder_model_merged_quantized.onnx",
+    "model_int8.onnx",
+    "model_fp16.onnx",
+)
+_TYPES: dict[str, type[np.generic]] = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+}
+_DEFAULT_MAX_LENGTH = 8192
+# Longer passes are cut: these graphs give logits for every token of a pass.
+_MAX_PASS = 256
+
+
+def find_decoder(folder: Path) -> Path | None:
+    """The decoder graph of a folder, or None."""
+    genai = folder / "genai_config.json"
+    if genai.is_file():
+        return folder / str(_read_json(genai)["model"]["decoder"]["filename"])
+    for place in (folder, folder / "onnx"):
+        for name in _DECODER_FILES:
+            if (place / name).is_file():
+                return place / name
+    return None
+
+
+class ExternalOnnxModel:
+    """A ``CausalModel`` over an ONNX decoder with explicit KV inputs and outputs.
+
+    The graph takes ``input_ids``, ``past_key_values.N.key`` / ``.value`` and, if it wants them,
+    ``attention_mask``, ``position_ids``, ``use_cache_branch`` and ``num_logits_to_keep``; it
+    returns ``logits`` and ``present.N.key`` / ``.value``. Where ``genai_config.json`` says so,
+    past and present share one buffer and nothing is copied; otherwise the graph returns a longer
+    cache at every step.
+
+    Args:
+        path: the folder, or the graph itself.
+        threads: threads that work on one pass.
+        max_length: longest sequence in tokens; default: the model's context, at most 8,192.
+
+    Raises:
+        ModelNotFoundError: no decoder there.
+        DamagedFileError: ONNX Runtime refuses the graph, or it has other inputs.
+    """
+
+    def __init__(self, path: Path, *, threads: int = 2, max_length: int | None = None) -> None:
+        graph = path if path.is_file() else find_decoder(path)
+        if graph is None or not graph.is_file():
+            raise ModelNotFoundError(f"{path} holds no ONNX decoder.")
+        self._session = _open_session(graph, threads)
+        inputs = {value.name: value for value in self._session.get_inputs()}
+        outputs = {value.name: value for value in self._session.get_outputs()}
+        self._past_names = [name for name in inputs if name.startswith("past_key_values.")]
+        present = {name: name.replace("past_key_values.", "present.") for name in self._past_names}
+        if (
+            "input_ids" not in inputs
+            or "logits" not in outputs
+            or not present
+            or not set(present.values()) <= set(outputs)
+        ):
+            raise DamagedFileError(
+                f"{graph} is not a decoder with a KV cache: it needs input_ids, past_key_values.* "
+                "and gives logits, present.*. Export it again with its cache (text-generation-"
+                "with-past)."
+            )
+        self._present = present
+        self._extra = {
+            name
+            for name in ("attention_mask", "position_ids", "use_cache_branch", "num_logits_to_keep")
+            if name in inputs
+        }
+        unknown = set(inputs) - {"input_ids", *self._past_names, *self._extra}
+        if unknown:
+            raise DamagedFileError(
+                f"{graph} asks for inputs that are not known here: {', '.join(sorted(unknown))}."
+            )
+        self._ids_type = _TYPES[inputs["input_ids"].type]
+        config = _read_config(graph.parent)
+        self._max_length = min(config.context_length, max_length or _DEFAULT_MAX_LENGTH)
+        self._length = 0
+        self._caches: dict[str, NDArray[Any]] = {}
+        for name in self._past_names:
+            _, heads, _, size = inputs[name].shape
+            # A dimension without a number in the graph is in the configuration.
+            heads = heads if isinstance(heads, int) else config.kv_heads
+            size = size if isinstance(size, int) else config.head_size
+            if heads is None or size is None:
+                raise DamagedFileError(
+                    f"{graph.parent} needs the model's config.json: the graph does not state the "
+                    "number and size of its key and value heads."
+                )
+            length = self._max_length if config.shared_buffer else 0
+            self._caches[name] = np.zeros((1, heads, length, size), _TYPES[inputs[name].type])
+        self._binding = self._session.io_binding() if config.shared_buffer else None
+        if self._binding is not None:
+            self._shared_values = []  # keeps the memory alive that the binding points to
+            for name, cache in self._caches.items():
+                value = ort.OrtValue.ortvalue_from_numpy(cache)
+                self._shared_values.append(value)
+                self._binding.bind_ortvalue_input(name, value)
+                self._binding.bind_ortvalue_output(present[name], value)
+        # Graphs do not always state their vocabulary; a pass tells.
+        columns = outputs["logits"].shape[-1]
+        if not isinstance(columns, int):
+            columns = self._pass(np.zeros(1, np.int64), 1).shape[-1]
+            self.truncate(0)
+        self._vocab_size = int(columns)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of columns of the logits."""
+        return self._vocab_size
+
+    @property
+    def length(self) -> int:
+        """Number of tokens in the KV cache."""
+        return self._length
+
+    @property
+    def max_length(self) -> int:
+        """Longest sequence the model can hold, in tokens."""
+        return self._max_length
+
+    def forward(
+        self, tokens: Sequence[int] | NDArray[np.int64], rows: int | None = None
+    ) -> NDArray[np.float32]:
+        """Append ``tokens`` and return logits: see ``CausalModel.forward``.
+
+        Raises:
+            ContextOverflowError: ``length + n > max_length``; the cache is unchanged.
+            ValueError: no tokens, or ``rows`` outside 1…n.
+        """
+        ids = np.asarray(tokens, dtype=np.int64)
+        count = len(ids)
+        rows = count if rows is None else rows
+        if ids.ndim != 1 or not count or not 1 <= rows <= count:
+            raise ValueError(f"{count} tokens of which {rows} rows are asked for")
+        if self._length + count > self._max_length:
+            raise ContextOverflowError(
+                f"{self._length} + {count} tokens exceed the context of {self._max_length}. "
+                "Shorten the prompt or generate fewer tokens."
+            )
+        parts = []
+        for start in range(0, count, _MAX_PASS):
+            part = ids[start : start + _MAX_PASS]
+            wanted = min(len(part), start + len(part) - (count - rows))
+            logits = self._pass(part, max(wanted, 1))
+            if wanted > 0:
+                parts.append(logits[-wanted:])
+        joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return np.ascontiguousarray(joined, dtype=np.float32)
+
+    def truncate(self, length: int) -> None:
+        """Keep the first ``length`` tokens of the KV cache: see ``CausalModel.truncate``."""
+        if not 0 <= length <= self._length:
+            raise ValueError(f"cannot truncate {self._length} tokens to {length}")
+        self._length = length
+        if self._binding is None:
+            self._caches = {name: cache[:, :, :length] for name, cache in self._caches.items()}
+
+    def _pass(self, ids: NDArray[np.int64], keep: int) -> NDArray[Any]:
+        """Run the graph once; logits of at least the last ``keep`` tokens."""
+        total = self._length + len(ids)
+        feeds: dict[str, NDArray[Any]] = {"input_ids": ids[None].astype(self._ids_type)}
+        if "attention_mask" in self._extra:
+            feeds["attention_mask"] = np.ones((1, total), self._ids_type)
+        if "position_ids" in self._extra:
+            feeds["position_ids"] = np.arange(self._length, total, dtype=self._ids_type)[None]
+        if "use_cache_branch" in self._extra:
+            feeds["use_cache_branch"] = np.array([self._length > 0])
+        if "num_logits_to_keep" in self._extra:
+            feeds["num_logits_to_keep"] = np.array(keep, np.int64)
+        if self._binding is not None:
+            for name, array in feeds.items():
+                self._binding.bind_cpu_input(name, array)
+            self._binding.bind_output("logits", "cpu")
+            self._session.run_with_iobinding(self._binding)
+            # Outputs come in the order of their first binding, and logits were bound last.
+            logits = self._binding.get_outputs()[-1].numpy()
+        else:
+            names = ["logits", *self._present.values()]
+            logits, *caches = self._session.run(names, feeds | self._caches)
+            self._caches = dict(zip(self._past_names, caches, strict=True))
+        self._length = total
+        first: NDArray[Any] = np.asarray(logits)[0]
+        return first
+
+
+def _open_session(graph: Path, threads: int) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    try:
+        return ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime's errors share no narrower base class
+        raise DamagedFileError(f"{graph} cannot be loaded: {error}") from error
+
+
+@dataclass(frozen=True)
+class _Config:
+    """What a folder's configuration says of its decoder; None where it does not say."""
+
+    context_length: int = _DEFAULT_MAX_LENGTH
+    kv_heads: int | None = None
+    head_size: int | None = None
+    shared_buffer: bool = False
+    """Whether past and present are to be one buffer (GroupQueryAttention)."""
+
+
+def _read_config(folder: Path) -> _Config:
+    if (folder / "genai_config.json").is_file():
+        config = _read_json(folder / "genai_config.json")
+        decoder = config["model"]["decoder"]
+        return _Config(
+            config["model"].get("context_length", _DEFAULT_MAX_LENGTH),
+            decoder.get("num_key_value_heads"),
+            decoder.get("head_size"),
+            bool(config.get("search", {}).get("past_present_share_buffer", False)),
+        )
+    for place in (folder, folder.parent):  # optimum's layout, transformers.js's layout
+        if (place / "config.json").is_file():
+            config = _read_json(place / "config.json")
+            config = config.get("text_config", config)
+            heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
+            head_size = config.get("head_dim") or (hidden // heads if heads and hidden else None)
+            return _Config(
+                config.get("max_position_embeddings", _DEFAULT_MAX_LENGTH),
+                config.get("num_key_value_heads", heads),
+                head_size,
+            )
+    return _Config()
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        return value
+    except ValueError as error:
+        raise DamagedFileError(f"{path} is damaged: {error}.") from error

