@@ -80,7 +80,8 @@ class NgramCache:
 
     Args:
         max_entries: bound on n-grams.
-        max_bytes: bound on the memory of all structures.
+        max_bytes: bound on the memory of all structures. Three bits per token of the vocabularies
+            are always needed; with less than that the cache stays empty.
         eviction: which n-gram goes when a bound is reached.
     """
 
@@ -191,15 +192,18 @@ class History:
     """The target tokens of a sequence so far, for the repetition penalty."""
 
     def __init__(self, vocabulary_size: int) -> None: ...
-    def add(self, tokens: Sequence[int]) -> None: ...
+    def add(self, tokens: Sequence[int]) -> None:
+        """Raises IndexError for a token outside the vocabulary."""
 
 def shape(
     logits: NDArray[np.float32], sampling: SamplingParameters, history: History
 ) -> NDArray[np.float64]:
     """Probabilities float64 [vocabulary] that sampling parameters make of logits.
 
+    Tokens as probable as the least probable one that stays, stay too.
+
     Raises:
-        ValueError: logits that are not numbers.
+        ValueError: logits that are not numbers, a temperature of 0, or a history of another size.
     """
 
 class Proposal:
@@ -230,12 +234,18 @@ class Draft:
         -1 means that nothing the trie knows can follow: the proposal ends there.
 
         Raises:
-            ValueError: logits of another size, or that are not numbers.
+            ValueError: logits of another size, or that are not numbers, or a cache that changed
+                since the first step.
         """
     @property
-    def last_probability(self) -> float: ...
+    def last_probability(self) -> float:
+        """Probability of the last token drawn, given what was possible; 1 if greedy."""
     def finish(self) -> Proposal:
-        """The proposal; the object is ready for the next round."""
+        """The proposal; the object is ready for the next round.
+
+        Raises:
+            ValueError: a cache that changed since the first step; the proposal is lost then.
+        """
 
 class Verdict:
     """What a round emits."""

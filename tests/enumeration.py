@@ -51,19 +51,29 @@ class Instance:
     """A random small world: vocabularies over an alphabet, a cache, context-dependent p and q."""
 
     cache: _native.NgramCache
-    target_size: int
-    drafter_size: int
+    drafter: list[bytes | None]
+    target: list[bytes | None]
     seed: int
     sampling: _native.SamplingParameters
     spread: float = 1.5
+    holes: float = 0.0
+    """How many of the logits are −inf."""
     _rows: dict[tuple[str, tuple[int, ...]], NDArray[np.float32]] = field(default_factory=dict)
+
+    @property
+    def target_size(self) -> int:
+        return len(self.target)
 
     def logits(self, model: str, context: tuple[int, ...]) -> NDArray[np.float32]:
         key = (model, context)
         if key not in self._rows:
-            width = self.target_size if model == "p" else self.drafter_size
+            width = len(self.target if model == "p" else self.drafter)
             rng = np.random.default_rng([self.seed, model == "p", *context])
-            self._rows[key] = (self.spread * rng.standard_normal(width)).astype(np.float32)
+            row = self.spread * rng.standard_normal(width)
+            holes = rng.random(width) < self.holes
+            if model == "p":  # a target always has a next token
+                holes[rng.integers(width)] = False
+            self._rows[key] = np.where(holes, -np.inf, row).astype(np.float32)
         return self._rows[key]
 
     def p(self, context: tuple[int, ...]) -> NDArray[np.float64]:
@@ -73,9 +83,15 @@ class Instance:
         return _native.shape(self.logits("p", context), self.sampling, history)
 
     def round(
-        self, chance: _native.ScriptedChance, budget: int, verification: _native.Verification
+        self, chance: _native.Chance, budget: int, verification: _native.Verification
     ) -> tuple[int, ...]:
         """One round of drafting and verification from an empty context; the emitted tokens."""
+        return tuple(self.verdict(chance, budget, verification)[1].tokens)
+
+    def verdict(
+        self, chance: _native.Chance, budget: int, verification: _native.Verification
+    ) -> tuple[_native.Proposal, _native.Verdict]:
+        """The same round with everything that is known about it."""
         draft = _native.Draft(self.cache, verification, 1.0)
         drafts: tuple[int, ...] = ()
         for _ in range(budget):
@@ -90,7 +106,7 @@ class Instance:
         verdict = _native.Verifier(self.cache).verify(
             proposal, rows, self.sampling, history, chance
         )
-        return tuple(verdict.tokens)
+        return proposal, verdict
 
     def deviation(self, budget: int, verification: _native.Verification, positions: int) -> float:
         """Largest |probability of the first ``positions`` tokens − the target's|.
@@ -147,8 +163,8 @@ def random_instance(
                 ngrams.observe(token, spelling)
     return Instance(
         ngrams,
-        len(target_surfaces),
-        len(drafter_surfaces),
+        drafter_surfaces,
+        target_surfaces,
         seed,
         sampling or _native.SamplingParameters(temperature=1.0),
     )

@@ -99,7 +99,8 @@ PYBIND11_MODULE(_native, m) {
     try {
       std::rethrow_exception(error);
     } catch (const std::filesystem::filesystem_error& e) {
-      py::set_error(PyExc_OSError, e.what());
+      // With the number, Python raises FileNotFoundError and the like.
+      py::set_error(PyExc_OSError, py::make_tuple(e.code().value(), e.what()));
     }
   });
 

@@ -1,6 +1,11 @@
 #include "omnidraft/chance.h"
 
+#include <algorithm>
+#include <array>
+#include <numeric>
 #include <stdexcept>
+
+#include "omnidraft/sampling.h"
 
 namespace omnidraft {
 namespace {
@@ -8,10 +13,17 @@ namespace {
 std::uint64_t rotate_left(std::uint64_t x, int k) { return (x << k) | (x >> (64 - k)); }
 
 double total_of(Span<const double> weights) {
-  double total = 0;
-  for (const double weight : weights) {
-    total += weight;
+  std::array<double, 8> lanes{};
+  std::size_t i = 0;
+  for (; i + lanes.size() <= weights.size(); i += lanes.size()) {
+    for (std::size_t j = 0; j < lanes.size(); ++j) {
+      lanes[j] += weights[i + j];
+    }
   }
+  for (std::size_t j = 0; i < weights.size(); ++i, ++j) {
+    lanes[j] += weights[i];
+  }
+  const double total = std::accumulate(lanes.begin(), lanes.end(), 0.0);
   if (!(total > 0)) {
     throw std::domain_error("nothing to draw from: all weights are zero or not a number");
   }
@@ -63,6 +75,19 @@ std::size_t Generator::draw(Span<const double> weights) {
   return last;  // rounding carried us past the end
 }
 
+// A block of the row first, then an element of the block: only the sums read all of the row.
+std::size_t Generator::draw_row(Span<const float> weights) {
+  constexpr std::size_t kBlock = 1024;
+  blocks_.clear();
+  for (std::size_t begin = 0; begin < weights.size(); begin += kBlock) {
+    blocks_.push_back(sum({weights.data() + begin, std::min(kBlock, weights.size() - begin)}));
+  }
+  const std::size_t begin = draw(blocks_) * kBlock;
+  block_.assign(weights.begin() + begin,
+                weights.begin() + std::min(begin + kBlock, weights.size()));
+  return begin + draw(block_);
+}
+
 bool ScriptedChance::accept(double probability) {
   if (probability >= 1 || probability <= 0) {
     return probability >= 1;
@@ -78,6 +103,11 @@ std::size_t ScriptedChance::draw(Span<const double> weights) {
     probabilities.push_back(weight / total);
   }
   return choose(std::move(probabilities));
+}
+
+std::size_t ScriptedChance::draw_row(Span<const float> weights) {
+  const std::vector<double> wide(weights.begin(), weights.end());
+  return draw(wide);
 }
 
 std::size_t ScriptedChance::choose(std::vector<double> probabilities) {

@@ -4,6 +4,7 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace omnidraft {
 namespace {
@@ -11,6 +12,8 @@ namespace {
 Trie::Spellings spellings_for(Verification verification) {
   return verification == Verification::kGreedy ? Trie::Spellings::kAll : Trie::Spellings::kPrimary;
 }
+
+constexpr const char* kChanged = "the n-gram cache changed between two draft steps";
 
 }  // namespace
 
@@ -25,13 +28,29 @@ std::vector<Token> Proposal::tokens() const {
 }
 
 Draft::Draft(const NgramCache& cache, Verification verification, double temperature)
-    : cache_(&cache),
-      verification_(verification),
+    : verification_(verification),
       temperature_(temperature),
       trie_(cache, spellings_for(verification)),
       node_(trie_.root()) {
   if (verification != Verification::kGreedy && !(temperature > 0)) {
     throw std::invalid_argument("sampled drafting needs a temperature above 0");
+  }
+}
+
+// The trie may have grown since the last round.
+void Draft::begin_round() {
+  node_ = trie_.root();
+  proposal_.version = trie_.version();
+  if (weights_ == nullptr || weights_.use_count() > 1) {
+    weights_ = std::make_shared<std::vector<float>>();
+  }
+  if (verification_ == Verification::kExact &&
+      (root_mask_.empty() || root_mask_version_ != proposal_.version)) {
+    root_mask_.resize(trie_.pair().drafter().size());
+    for (std::size_t d = 0; d < root_mask_.size(); ++d) {
+      root_mask_[d] = trie_.is_root_child(static_cast<Token>(d)) ? 1.0F : 0.0F;
+    }
+    root_mask_version_ = proposal_.version;
   }
 }
 
@@ -41,25 +60,28 @@ Token Draft::step(Span<const float> logits, Chance& chance) {
                                 " logits for a vocabulary of " +
                                 std::to_string(trie_.pair().drafter().size()));
   }
-  if (proposal_.drafts.empty()) {  // the trie may have grown since the last round
-    node_ = trie_.root();
-    proposal_.version = trie_.version();
+  if (proposal_.drafts.empty()) {
+    begin_round();
+  } else if (proposal_.version != trie_.version()) {
+    throw std::invalid_argument(kChanged);
+  }
+  const std::size_t best = argmax(logits);
+  const float maximum = logits[best];
+  if (maximum == -std::numeric_limits<float>::infinity()) {
+    return kNoToken;
   }
   Token token = kNoToken;
   if (verification_ == Verification::kGreedy) {
-    token = greedy_step(logits);
+    token = greedy_step(logits, static_cast<Token>(best));
   } else {
-    const std::size_t begin = proposal_.weights.size();
-    const float maximum = logits[argmax(logits)];
-    proposal_.weights.resize(begin + logits.size());
-    const Span<float> row(proposal_.weights.data() + begin, logits.size());
-    exp_weights(logits, maximum, static_cast<float>(1 / temperature_), row);
-    const Span<const float> weights(row.data(), row.size());
-    token = verification_ == Verification::kExact ? exact_step(weights, chance)
-                                                  : paper_step(weights, chance);
-    if (token == kNoToken) {
-      proposal_.weights.resize(begin);
+    const std::size_t begin = proposal_.drafts.size() * logits.size();
+    if (weights_->size() < begin + logits.size()) {
+      weights_->resize(begin + logits.size());
     }
+    const Span<float> row(weights_->data() + begin, logits.size());
+    exp_weights(logits, maximum, temperature_, row);
+    token = verification_ == Verification::kExact ? exact_step(row, chance)
+                                                  : paper_step({row.data(), row.size()}, chance);
   }
   if (token != kNoToken) {
     proposal_.drafts.push_back(token);
@@ -67,12 +89,11 @@ Token Draft::step(Span<const float> logits, Chance& chance) {
   return token;
 }
 
-Token Draft::greedy_step(Span<const float> logits) {
+Token Draft::greedy_step(Span<const float> logits, Token best) {
   const bool ends = node_.is_root() || trie_.token(node_) != kNoToken;
   const auto allowed = [&](Token draft) {
     return trie_.child(node_, draft).exists() || (ends && trie_.is_root_child(draft));
   };
-  auto best = static_cast<Token>(argmax(logits));
   if (!allowed(best)) {
     best = kNoToken;
     float best_logit = -std::numeric_limits<float>::infinity();
@@ -104,114 +125,103 @@ Token Draft::greedy_step(Span<const float> logits) {
   return best;
 }
 
-void Draft::gather(Span<const float> weights, bool from_root, const Node& node) {
-  candidates_.clear();
-  candidate_weights_.clear();
-  const auto add = [&](Token draft) {
-    candidates_.push_back(draft);
-    candidate_weights_.push_back(static_cast<double>(weights[static_cast<std::size_t>(draft)]));
-  };
-  children_.clear();
-  if (node.exists()) {
-    trie_.children(node, children_);
-    std::for_each(children_.begin(), children_.end(), add);
-  }
-  if (!from_root) {
-    return;
-  }
-  const std::size_t words = (weights.size() + 63) / 64;
-  for (std::size_t w = 0; w < words; ++w) {
-    for (std::uint64_t bits = trie_.root_word(w); bits != 0; bits &= bits - 1) {
-      const auto draft = static_cast<Token>(w * 64 + Trie::lowest_bit(bits));
-      if (children_.empty() || !std::binary_search(children_.begin(), children_.end(), draft)) {
-        add(draft);
-      }
-    }
-  }
-}
-
-void Draft::open_position(const Node& node) {
+// Draws the draft token that opens a position, from a row whose other tokens have no weight.
+Token Draft::open_position(Span<const float> weights, double total, const Node& excluded,
+                           Chance& chance) {
+  const auto draft = static_cast<Token>(chance.draw_row(weights));
+  Visit visit;
+  visit.position = static_cast<std::uint32_t>(proposal_.positions.size());
+  visit.node = trie_.root();
+  visit.outcome = draft;
+  visit.row = static_cast<std::uint32_t>(proposal_.drafts.size());
+  visit.total = total;
+  visit.excluded = excluded;
+  proposal_.visits.push_back(visit);
+  node_ = trie_.child(trie_.root(), draft);
   Proposal::Position position;
-  position.first_draft = static_cast<std::uint32_t>(proposal_.drafts.size());
+  position.first_draft = visit.row;
   position.draft_count = 1;
-  position.last = node;
+  position.last = node_;
   position.open = true;
   proposal_.positions.push_back(position);
+  last_probability_ = static_cast<double>(weights[static_cast<std::size_t>(draft)]) / total;
+  return draft;
 }
 
-Token Draft::exact_step(Span<const float> weights, Chance& chance) {
-  const bool leaf = !node_.is_root() && !trie_.has_children(node_);
-  if (leaf) {  // nothing is drawn to end this token; the next one begins
+Token Draft::exact_step(Span<float> weights, Chance& chance) {
+  if (!node_.is_root() && !trie_.has_children(node_)) {
+    // Nothing is drawn to end this token; the next one begins.
     proposal_.positions.back().token = trie_.token(node_);
     proposal_.positions.back().open = false;
     node_ = trie_.root();
   }
-  const bool at_root = node_.is_root();
-  const Token ended = at_root ? kNoToken : trie_.token(node_);
-  // The children of the node come first, then those of the root where the token may end.
-  gather(weights, at_root || ended != kNoToken, at_root ? Node::none() : node_);
-  const std::size_t child_count = children_.size();
-  double below = 0;
-  double stop = 0;
-  for (std::size_t i = 0; i < candidates_.size(); ++i) {
-    (at_root || i < child_count ? below : stop) += candidate_weights_[i];
+  children_.clear();
+  outcomes_.clear();
+  Token ended = kNoToken;
+  if (!node_.is_root()) {
+    trie_.children(node_, children_);
+    ended = trie_.token(node_);
   }
-  const double total = below + stop;
+  double total = 0;
+  for (const Token child : children_) {
+    float& weight = weights[static_cast<std::size_t>(child)];
+    outcomes_.push_back(static_cast<double>(weight));
+    total += static_cast<double>(weight);
+    weight = 0;  // until the draw of what opens the next position
+  }
+  double stop = 0;
+  if (node_.is_root() || ended != kNoToken) {
+    for (std::size_t d = 0; d < weights.size(); ++d) {
+      weights[d] *= root_mask_[d];
+    }
+    stop = sum({weights.data(), weights.size()});
+    total += stop;
+  }
   if (!(total > 0)) {
     return kNoToken;
   }
-  const std::size_t drawn = chance.draw(candidate_weights_);
-  const Token draft = candidates_[drawn];
-  last_probability_ = candidate_weights_[drawn] / total;
+  if (node_.is_root()) {
+    return open_position({weights.data(), weights.size()}, total, Node::none(), chance);
+  }
 
+  outcomes_.push_back(stop);
+  const std::size_t drawn = chance.draw(outcomes_);
+  Proposal::Position& position = proposal_.positions.back();
   Visit visit;
+  visit.position = static_cast<std::uint32_t>(proposal_.positions.size() - 1);
   visit.node = node_;
   visit.row = static_cast<std::uint32_t>(proposal_.drafts.size());
   visit.total = total;
   visit.stop = stop;
-  if (at_root) {
-    visit.position = static_cast<std::uint32_t>(proposal_.positions.size());
-    visit.outcome = draft;
-    node_ = trie_.child(node_, draft);
-    open_position(node_);
-    proposal_.visits.push_back(visit);
-  } else if (drawn < child_count) {
-    visit.position = static_cast<std::uint32_t>(proposal_.positions.size() - 1);
-    visit.outcome = draft;
-    node_ = trie_.child(node_, draft);
-    proposal_.positions.back().last = node_;
-    ++proposal_.positions.back().draft_count;
-    proposal_.visits.push_back(visit);
+  visit.outcome = drawn < children_.size() ? children_[drawn] : Visit::kStop;
+  proposal_.visits.push_back(visit);
+  Token draft = visit.outcome;
+  if (draft == Visit::kStop) {
+    position.token = ended;
+    position.open = false;
+    draft = open_position({weights.data(), weights.size()}, stop, visit.node, chance);
+    last_probability_ *= stop / total;
   } else {
-    visit.position = static_cast<std::uint32_t>(proposal_.positions.size() - 1);
-    visit.outcome = Visit::kStop;
-    proposal_.visits.push_back(visit);
-    proposal_.positions.back().token = ended;
-    proposal_.positions.back().open = false;
-    // The drawn token opens the next position, where its Q is given that it meant STOP.
-    visit.position += 1;
-    visit.excluded = node_;
-    visit.node = trie_.root();
-    visit.outcome = draft;
-    visit.total = stop;
-    visit.stop = 0;
-    node_ = trie_.child(trie_.root(), draft);
-    open_position(node_);
-    proposal_.visits.push_back(visit);
+    node_ = trie_.child(node_, draft);
+    position.last = node_;
+    ++position.draft_count;
+    last_probability_ = outcomes_[drawn] / total;
+  }
+  for (std::size_t i = 0; i < children_.size(); ++i) {
+    weights[static_cast<std::size_t>(children_[i])] = static_cast<float>(outcomes_[i]);
   }
   return draft;
 }
 
 Token Draft::paper_step(Span<const float> weights, Chance& chance) {
-  candidate_weights_.assign(weights.begin(), weights.end());
-  const std::size_t drawn = chance.draw(candidate_weights_);
-  last_probability_ = candidate_weights_[drawn] / sum(weights);
+  const std::size_t drawn = chance.draw_row(weights);
+  last_probability_ = static_cast<double>(weights[drawn]) / sum(weights);
   return static_cast<Token>(drawn);
 }
 
 // Greedy and paper: the longest match from each position; the rest is dropped.
-void Draft::segment() {
-  const std::vector<Token>& drafts = proposal_.drafts;
+void Draft::segment(Proposal& proposal) const {
+  const std::vector<Token>& drafts = proposal.drafts;
   std::size_t begin = 0;
   while (begin < drafts.size()) {
     Proposal::Position longest;
@@ -229,29 +239,30 @@ void Draft::segment() {
     if (longest.token == kNoToken) {
       return;
     }
-    proposal_.positions.push_back(longest);
+    proposal.positions.push_back(longest);
     begin += longest.draft_count;
   }
 }
 
 Proposal Draft::finish() {
-  proposal_.verification = verification_;
-  if (proposal_.drafts.empty()) {
-    proposal_.version = trie_.version();
+  Proposal proposal = std::exchange(proposal_, Proposal());
+  proposal.verification = verification_;
+  proposal.weights = weights_;
+  if (proposal.drafts.empty()) {
+    proposal.version = trie_.version();
+  } else if (proposal.version != trie_.version()) {
+    throw std::invalid_argument(kChanged);
   }
   if (verification_ != Verification::kExact) {
-    segment();
-  } else if (!proposal_.positions.empty()) {
+    segment(proposal);
+  } else if (!proposal.positions.empty()) {
     // The budget ends here. A token that ends at the last node is scored all the same: should the
     // target choose it, the round goes on to a free token.
-    Proposal::Position& last = proposal_.positions.back();
+    Proposal::Position& last = proposal.positions.back();
     last.token = trie_.token(last.last);
     last.open = trie_.has_children(last.last);
   }
-  Proposal done = std::move(proposal_);
-  proposal_ = Proposal();
-  node_ = trie_.root();
-  return done;
+  return proposal;
 }
 
 }  // namespace omnidraft

@@ -134,9 +134,7 @@ NgramCache::NgramCache(std::shared_ptr<const VocabularyPair> pair, CacheLimits l
 
 std::size_t NgramCache::memory_bytes() const {
   return entries_.capacity() * sizeof(Entry) + pool_.capacity() * sizeof(Token) +
-         (by_drafts_.capacity() + by_target_.capacity()) * sizeof(std::uint32_t) +
-         (starts_.words().size() + primary_starts_.words().size() + targets_.words().size()) *
-             sizeof(std::uint64_t);
+         (by_drafts_.capacity() + by_target_.capacity()) * sizeof(std::uint32_t) + fixed_bytes();
 }
 
 NgramCache::Ngram NgramCache::ngram(std::size_t i) const {
@@ -242,19 +240,19 @@ void NgramCache::use(std::uint32_t id) {
   if (entry.uses < kMaxUses) {
     entry.uses = (entry.uses + 1) & kMaxUses;
   }
-  if (!entry.primary) {
-    choose_primary(entry.target);
-  }
+  choose_primary(entry.target);
 }
 
 void NgramCache::choose_primary(Token target) {
   const auto [begin, end] = spellings(target);
   std::size_t best = end;
   for (std::size_t i = begin; i < end; ++i) {
-    // A newcomer has to be used more often than the present choice.
+    // Of equally used ones the one whose last use is longer ago: a newcomer has to be used more
+    // often than the present choice. A function of what a saved cache keeps.
     const Entry& candidate = entries_[by_target_[i]];
     if (best == end || candidate.uses > entries_[by_target_[best]].uses ||
-        (candidate.uses == entries_[by_target_[best]].uses && candidate.primary)) {
+        (candidate.uses == entries_[by_target_[best]].uses &&
+         candidate.tick < entries_[by_target_[best]].tick)) {
       best = i;
     }
   }
@@ -283,25 +281,39 @@ void NgramCache::update_start(Token draft) {
   any_primary ? primary_starts_.set(bit) : primary_starts_.reset(bit);
 }
 
+std::size_t NgramCache::fixed_bytes() const {
+  return (starts_.words().size() + primary_starts_.words().size() + targets_.words().size()) *
+         sizeof(std::uint64_t);
+}
+
 bool NgramCache::fits(std::size_t entries, std::size_t pool) const {
-  const std::size_t bytes =
-      bytes_for(entries, entries_.capacity(), sizeof(Entry)) +
-      bytes_for(entries, by_drafts_.capacity(), sizeof(std::uint32_t)) +
-      bytes_for(entries, by_target_.capacity(), sizeof(std::uint32_t)) +
-      bytes_for(pool, pool_.capacity(), sizeof(Token)) +
-      (starts_.words().size() + primary_starts_.words().size() + targets_.words().size()) *
-          sizeof(std::uint64_t);
+  const std::size_t bytes = bytes_for(entries, entries_.capacity(), sizeof(Entry)) +
+                            bytes_for(entries, by_drafts_.capacity(), sizeof(std::uint32_t)) +
+                            bytes_for(entries, by_target_.capacity(), sizeof(std::uint32_t)) +
+                            bytes_for(pool, pool_.capacity(), sizeof(Token)) + fixed_bytes();
   return entries <= limits_.max_entries && bytes <= limits_.max_bytes;
 }
 
 bool NgramCache::make_room(std::size_t length) {
+  const std::size_t alone = bytes_for(1, 0, sizeof(Entry) + 2 * sizeof(std::uint32_t)) +
+                            bytes_for(length, 0, sizeof(Token)) + fixed_bytes();
+  if (limits_.max_entries == 0 || alone > limits_.max_bytes) {
+    return false;
+  }
+  const auto slack = [](const auto& values) { return values.size() * 4 < values.capacity() * 3; };
   while (!fits(entries_.size() + 1, pool_.size() + length)) {
-    if (pool_garbage_ > 0 && entries_.size() < limits_.max_entries) {
-      compact_pool();
-    } else if (!entries_.empty()) {
+    if (entries_.size() >= limits_.max_entries) {
       evict_one();
+    } else if (pool_garbage_ > 0) {
+      compact_pool();
+    } else if (slack(entries_) || slack(pool_)) {
+      // N-grams have become longer or shorter: what one structure reserved, another one needs.
+      entries_.shrink_to_fit();
+      by_drafts_.shrink_to_fit();
+      by_target_.shrink_to_fit();
+      pool_.shrink_to_fit();
     } else {
-      return false;
+      evict_one();
     }
   }
   return true;

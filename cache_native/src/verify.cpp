@@ -5,6 +5,13 @@
 #include <string>
 
 namespace omnidraft {
+namespace {
+
+bool any_positive(const std::vector<double>& weights) {
+  return std::any_of(weights.begin(), weights.end(), [](double weight) { return weight > 0; });
+}
+
+}  // namespace
 
 void Verifier::emit(Verdict& verdict, History& history, Token token, Origin origin) {
   verdict.tokens.push_back(token);
@@ -26,8 +33,7 @@ void Verifier::shape_row(std::size_t i, const SamplingParameters& sampling,
 }
 
 Token Verifier::draw_free(Chance& chance) {
-  weights_.assign(p_.weights.begin(), p_.weights.end());
-  return static_cast<Token>(chance.draw(weights_));
+  return static_cast<Token>(chance.draw_row({p_.weights.data(), p_.weights.size()}));
 }
 
 Verdict Verifier::verify(const Proposal& proposal, Span<const float> logits,
@@ -110,41 +116,50 @@ double Verifier::probability_of(const Proposal& proposal, const Visit& visit) co
 }
 
 // A rejected child of the root: an outcome from norm(max(0, P - Q)) over the root's children and
-// the tokens outside the trie, then a token below it. kNoToken when nothing is left but rounding.
+// the tokens outside the trie, then a token below it. Where rounding leaves nothing of P - Q, P and
+// Q are the same, and P itself is drawn from.
 Token Verifier::resolve_root(const Proposal& proposal, const Visit& visit, Chance& chance) {
   const Trie trie(*cache_, Trie::Spellings::kPrimary);
   const std::size_t drafts = cache_->pair().drafter().size();
   const auto row = proposal.row(visit.row, drafts);
-  std::vector<double> residual(drafts + 1, 0.0);  // the last is: outside the trie
-  scratch_ = p_.weights;
+  std::vector<double>& residual = weights_;
+  residual.assign(drafts + 1, 0.0);  // the last is: outside the trie
+  double outside = p_.total;
   trie.for_each([&](Token first, Token token) {
-    float& weight = scratch_[static_cast<std::size_t>(token)];
-    residual[static_cast<std::size_t>(first)] += static_cast<double>(weight);
-    weight = 0;
+    const auto weight = static_cast<double>(p_.weights[static_cast<std::size_t>(token)]);
+    residual[static_cast<std::size_t>(first)] += weight;
+    outside -= weight;
   });
+  residual[drafts] = std::max(0.0, outside / p_.total);
   children_.clear();
   if (visit.excluded.exists()) {
     trie.children(visit.excluded, children_);
   }
-  for (std::size_t d = 0; d < drafts; ++d) {
-    if (residual[d] > 0) {
-      const bool excluded =
-          !children_.empty() &&
-          std::binary_search(children_.begin(), children_.end(), static_cast<Token>(d));
-      const double q = excluded ? 0 : static_cast<double>(row[d]) / visit.total;
-      residual[d] = std::max(0.0, residual[d] / p_.total - q);
-    }
+  std::vector<double> without_q;  // what could not be drawn has no Q
+  for (const Token child : children_) {
+    without_q.push_back(residual[static_cast<std::size_t>(child)] / p_.total);
   }
-  residual[drafts] = sum(scratch_) / p_.total;
-  if (!(*std::max_element(residual.begin(), residual.end()) > 0)) {
-    return kNoToken;
+  const double p_scale = 1 / p_.total;
+  const double q_scale = 1 / visit.total;
+  for (std::size_t d = 0; d < drafts; ++d) {
+    residual[d] = std::max(0.0, residual[d] * p_scale - static_cast<double>(row[d]) * q_scale);
+  }
+  for (std::size_t i = 0; i < children_.size(); ++i) {
+    residual[static_cast<std::size_t>(children_[i])] = without_q[i];
+  }
+  if (!any_positive(residual)) {
+    return draw_free(chance);
   }
   const std::size_t outcome = chance.draw(residual);
   if (outcome < drafts) {
     return draw_below(trie.child(trie.root(), static_cast<Token>(outcome)), chance);
   }
-  weights_.assign(scratch_.begin(), scratch_.end());
-  return static_cast<Token>(chance.draw(weights_));
+  scratch_ = p_.weights;
+  trie.for_each([&](Token, Token token) { scratch_[static_cast<std::size_t>(token)] = 0; });
+  // Rounding may have made an outcome of a mass that is none.
+  const bool none = std::all_of(scratch_.begin(), scratch_.end(), [](float w) { return w == 0; });
+  return none ? draw_free(chance)
+              : static_cast<Token>(chance.draw_row({scratch_.data(), scratch_.size()}));
 }
 
 // The same at a node below the root: its outcomes are its children and STOP.
@@ -155,6 +170,7 @@ Token Verifier::resolve_inner(const Proposal& proposal, const Visit& visit, doub
   const Token own = trie.token(visit.node);
   trie.children(visit.node, children_);
   std::vector<double> residual;
+  residual.reserve(children_.size() + 1);
   for (const Token child : children_) {
     const double p = mass_below(trie.child(visit.node, child)) / mass;
     const double q = static_cast<double>(row[static_cast<std::size_t>(child)]) / visit.total;
@@ -164,8 +180,8 @@ Token Verifier::resolve_inner(const Proposal& proposal, const Visit& visit, doub
     const double p = static_cast<double>(p_.weights[static_cast<std::size_t>(own)]) / mass;
     residual.push_back(std::max(0.0, p - visit.stop / visit.total));
   }
-  if (!(*std::max_element(residual.begin(), residual.end()) > 0)) {
-    return kNoToken;
+  if (!any_positive(residual)) {
+    return draw_below(visit.node, chance);
   }
   const std::size_t outcome = chance.draw(residual);
   return outcome == children_.size()
@@ -189,10 +205,8 @@ void Verifier::exact(const Proposal& proposal, const SamplingParameters& samplin
       if (!chance.accept(below / mass / probability_of(proposal, *visit))) {
         const Token token = visit->node.is_root() ? resolve_root(proposal, *visit, chance)
                                                   : resolve_inner(proposal, *visit, mass, chance);
-        if (token != kNoToken) {
-          emit(verdict, history, token, Origin::kCorrected);
-          return;
-        }
+        emit(verdict, history, token, Origin::kCorrected);
+        return;
       }
       mass = below;
     }
@@ -200,7 +214,8 @@ void Verifier::exact(const Proposal& proposal, const SamplingParameters& samplin
       // The budget ended inside the path: the target chooses among what lies below it.
       const Token token = draw_below(position.last, chance);
       if (token != position.token) {
-        emit(verdict, history, token, Origin::kFree);
+        emit(verdict, history, token,
+             position.token == kNoToken ? Origin::kFree : Origin::kCorrected);
         return;
       }
     }
@@ -253,8 +268,8 @@ void Verifier::paper(const Proposal& proposal, const SamplingParameters& samplin
     for (double& weight : weights_) {
       weight = std::max(0.0, weight);
     }
-    const bool any = *std::max_element(weights_.begin(), weights_.end()) > 0;
-    const Token corrected = any ? static_cast<Token>(chance.draw(weights_)) : draw_free(chance);
+    const Token corrected =
+        any_positive(weights_) ? static_cast<Token>(chance.draw(weights_)) : draw_free(chance);
     emit(verdict, history, corrected, Origin::kCorrected);
     return;
   }

@@ -26,6 +26,7 @@ Vocabulary::Vocabulary(const std::vector<TokenText>& tokens) {
     piece_ends_.push_back(static_cast<std::uint32_t>(pieces_.size()));
     hash.update(static_cast<std::uint64_t>(kinds_.back()));
     if (!special) {
+      hash.update(static_cast<std::uint64_t>(token.surface.size()));
       hash.update(token.surface);
     }
     hash.update(static_cast<std::uint64_t>(token.piece.size()));

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "omnidraft/chance.h"
@@ -46,14 +47,16 @@ struct Proposal {
   Verification verification = Verification::kGreedy;
   std::vector<Token> drafts;
   std::vector<Position> positions;
-  std::vector<Visit> visits;   // exact only
-  std::vector<float> weights;  // exact and paper: [drafts, drafter vocabulary], unnormalised q
-  std::uint64_t version = 0;   // of the trie
+  std::vector<Visit> visits;  // exact only
+  // Exact and paper: rows of the drafter's vocabulary, unnormalised q. Draft uses the memory again
+  // when no proposal holds it any more.
+  std::shared_ptr<const std::vector<float>> weights;
+  std::uint64_t version = 0;  // of the trie
 
   // The target tokens to score, in order.
   std::vector<Token> tokens() const;
   Span<const float> row(std::size_t i, std::size_t width) const {
-    return {weights.data() + i * width, width};
+    return {weights->data() + i * width, width};
   }
 };
 
@@ -65,7 +68,8 @@ class Draft {
 
   // Logits of the drafter after the last draft token, [drafter vocabulary]. Returns the next draft
   // token, or kNoToken when nothing that the trie knows can follow: the proposal ends there.
-  // Throws std::invalid_argument for logits of another size, std::domain_error for NaN.
+  // Throws std::invalid_argument for logits of another size and when the cache changed since the
+  // first step, std::domain_error for NaN.
   Token step(Span<const float> logits, Chance& chance);
 
   // Probability of the last token returned by step, given the outcomes that were possible; in
@@ -73,26 +77,30 @@ class Draft {
   double last_probability() const { return last_probability_; }
   std::size_t size() const { return proposal_.drafts.size(); }
 
-  // The proposal; the object is ready for the next round.
+  // The proposal; the object is ready for the next round. Throws std::invalid_argument when the
+  // cache changed since the first step; the proposal is lost then.
   Proposal finish();
 
  private:
-  Token greedy_step(Span<const float> logits);
-  Token exact_step(Span<const float> weights, Chance& chance);
+  Token greedy_step(Span<const float> logits, Token best);
+  Token exact_step(Span<float> weights, Chance& chance);
   Token paper_step(Span<const float> weights, Chance& chance);
-  void segment();
-  void open_position(const Node& node);
-  void gather(Span<const float> weights, bool from_root, const Node& node);
+  Token open_position(Span<const float> weights, double total, const Node& excluded,
+                      Chance& chance);
+  void begin_round();
+  void segment(Proposal& proposal) const;
 
-  const NgramCache* cache_;
   Verification verification_;
   double temperature_;
   Trie trie_;
   Node node_;
   Proposal proposal_;
+  std::shared_ptr<std::vector<float>> weights_;
   double last_probability_ = 1;
-  std::vector<Token> children_, candidates_;
-  std::vector<double> candidate_weights_;
+  std::vector<Token> children_;
+  std::vector<double> outcomes_;
+  std::vector<float> root_mask_;  // 1 for the root's children, else 0
+  std::uint64_t root_mask_version_ = 0;
 };
 
 }  // namespace omnidraft

@@ -24,7 +24,9 @@ enum class Eviction : std::uint8_t { kLru = 0, kLfu = 1 };
 
 struct CacheLimits {
   std::size_t max_entries = 65536;
-  std::size_t max_bytes = 4U << 20;  // all structures of the cache
+  // All structures of the cache. Three bits per token of the vocabularies are always needed: with
+  // less than that the cache stays empty.
+  std::size_t max_bytes = 4U << 20;
   Eviction eviction = Eviction::kLru;
 };
 
@@ -108,6 +110,7 @@ class NgramCache {
   void set_primary(std::uint32_t entry, bool primary);
   void update_start(Token draft);
   bool make_room(std::size_t length);
+  std::size_t fixed_bytes() const;
   bool fits(std::size_t entries, std::size_t pool) const;
   void evict_one();
   void compact_pool();

@@ -11,7 +11,8 @@
 namespace omnidraft {
 
 // Applied in this order, as Hugging Face transformers does: repetition penalty, temperature, top-k,
-// top-p, min-p. Temperature 0 is greedy decoding.
+// top-p, min-p. Tokens as probable as the least probable one that stays, stay too. Temperature 0 is
+// greedy decoding.
 struct SamplingParameters {
   double temperature = 0;
   std::int32_t top_k = 0;  // 0: off
@@ -27,21 +28,26 @@ struct SamplingParameters {
 // The target tokens of a sequence so far, for the repetition penalty.
 class History {
  public:
-  explicit History(std::size_t vocabulary_size) : seen_(vocabulary_size) {}
+  explicit History(std::size_t vocabulary_size)
+      : vocabulary_size_(vocabulary_size), seen_(vocabulary_size) {}
+  // Throws std::out_of_range for a token outside the vocabulary.
   void add(Token token);
   const std::vector<Token>& distinct() const { return distinct_; }
+  std::size_t vocabulary_size() const { return vocabulary_size_; }
 
  private:
+  std::size_t vocabulary_size_;
   Bitset seen_;
   std::vector<Token> distinct_;
 };
 
-// exp for weights: the same bits on every platform, relative error below 2e-7. x <= 0 is expected;
-// below -87 the result is 0.
-void exp_weights(Span<const float> logits, float maximum, float inverse_temperature,
-                 Span<float> weights);
 // The largest logit's index, the lowest of equals. Throws std::domain_error on NaN or +inf.
 std::size_t argmax(Span<const float> logits);
+// weights[i] = exp((logits[i] - maximum) / temperature), and their sum: the same bits on every
+// platform, relative error below 2e-7 * (1 + |exponent|); 0 where the exponent is below -87.
+// `weights` may be the logits themselves.
+double exp_weights(Span<const float> logits, float maximum, double temperature,
+                   Span<float> weights);
 // A sum with a fixed order of additions.
 double sum(Span<const float> values);
 
@@ -52,7 +58,8 @@ struct Distribution {
 };
 
 // Shapes logits. `result` is overwritten; its memory is reused. Throws std::domain_error when the
-// logits contain NaN or +inf, or nothing but -inf.
+// logits contain NaN or +inf, or nothing but -inf, std::invalid_argument when the temperature is 0
+// or the history belongs to a vocabulary of another size.
 void shape(Span<const float> logits, const SamplingParameters& parameters, const History& history,
            Distribution& result);
 

@@ -73,7 +73,8 @@ class Trie {
     const auto& words = pair().direct().words();
     for (std::size_t w = 0; w < words.size(); ++w) {
       for (std::uint64_t bits = words[w]; bits != 0; bits &= bits - 1) {
-        const auto draft = static_cast<Token>(w * 64 + lowest_bit(bits));
+        const auto draft =
+            static_cast<Token>(w * 64 + static_cast<std::size_t>(__builtin_ctzll(bits)));
         visit(draft, pair().to_target(draft));
       }
     }
@@ -83,17 +84,6 @@ class Trie {
         visit(ngram.drafts[0], ngram.target);
       }
     }
-  }
-
-  static std::size_t lowest_bit(std::uint64_t bits) {
-    std::size_t i = 0;
-    while (((bits >> i) & 0xff) == 0) {
-      i += 8;
-    }
-    while (((bits >> i) & 1) == 0) {
-      ++i;
-    }
-    return i;
   }
 
  private:

@@ -1,0 +1,207 @@
+"""What the native core costs in a round: time of drafting and verification, memory of the cache.
+
+    python benchmarks/native.py [--json FILE] [--repeat N]
+
+A round has five positions at a target of 151,936 tokens (Qwen2.5's width) and a drafter of 32,000
+(Llama-2's). Five draft tokens are drafted, one of the positions is an n-gram's first token. Times
+are minima and medians over rounds; the target's logits are written right before they are verified,
+as a model does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omnidraft._native import (
+    Draft,
+    Generator,
+    History,
+    NgramCache,
+    SamplingParameters,
+    Verification,
+    Verifier,
+    Vocabulary,
+    VocabularyPair,
+)
+
+DRAFTER, TARGET, DIRECT, POSITIONS = 32_000, 151_936, 26_342, 5
+
+
+def make_pair() -> VocabularyPair:
+    """26,342 direct tokens as for Qwen2.5; the others of the target are pairs and triples."""
+    drafter: list[bytes | None] = [b"%d," % i for i in range(DRAFTER)]
+    rng = np.random.default_rng(0)
+    target: list[bytes | None] = [drafter[i] for i in rng.permutation(DRAFTER)[:DIRECT]]
+    target += ngram_surfaces(drafter)
+    return VocabularyPair(Vocabulary(drafter), Vocabulary(target))
+
+
+def ngram_drafts() -> list[list[int]]:
+    """Draft tokens of every target token that is not direct: three each, first ones shared."""
+    rng = np.random.default_rng(1)
+    firsts = rng.zipf(1.3, TARGET) % 8000
+    return [[int(firsts[i]), i % DRAFTER, i // DRAFTER] for i in range(TARGET - DIRECT)]
+
+
+def ngram_surfaces(drafter: list[bytes | None]) -> list[bytes | None]:
+    return [b"".join(drafter[d] or b"" for d in drafts) for drafts in ngram_drafts()]
+
+
+def make_cache(pair: VocabularyPair, ngrams: int) -> NgramCache:
+    cache = NgramCache(pair)
+    for i, drafts in enumerate(ngram_drafts()[:ngrams]):
+        cache.observe(DIRECT + i, drafts)
+    return cache
+
+
+def model_rows(count: int, width: int, seed: int) -> NDArray[np.float32]:
+    """Logits as a language model gives them: a few tokens far above a broad floor."""
+    rng = np.random.default_rng(seed)
+    rows = 2 * rng.standard_normal((count, width), dtype=np.float32)
+    for row in rows:
+        row[rng.permutation(width)[:200]] += np.linspace(16, 4, 200, dtype=np.float32)
+    return rows
+
+
+def flat_rows(count: int, width: int, seed: int) -> NDArray[np.float32]:
+    """The worst case: nothing stands out, top-p keeps a large part of the vocabulary."""
+    return np.random.default_rng(seed).standard_normal((count, width), dtype=np.float32)
+
+
+Rows = Callable[[int, int, int], NDArray[np.float32]]
+
+
+class Round:
+    """Rounds of one kind, with the times of their two halves."""
+
+    def __init__(self, cache: NgramCache, sampling: SamplingParameters, rows: Rows) -> None:
+        self.sampling = sampling
+        verification = Verification.GREEDY if sampling.greedy else Verification.EXACT
+        self.draft = Draft(cache, verification, sampling.temperature or 1.0)
+        self.verifier = Verifier(cache)
+        self.pair_rows = [rows(POSITIONS, DRAFTER, seed) for seed in range(4)]
+        self.target_rows = [rows(POSITIONS + 1, TARGET, seed) for seed in range(4)]
+        self.logits = np.empty((POSITIONS + 1, TARGET), dtype=np.float32)
+        self.emitted = self.rounds = 0
+
+    def run(self, i: int, accepted: bool) -> tuple[float, float]:
+        chance = Generator(i)
+        history = History(TARGET)
+        begin = time.perf_counter()
+        for row in self.pair_rows[i % 4]:
+            self.draft.step(row, chance)
+        proposal = self.draft.finish()
+        middle = time.perf_counter()
+        np.copyto(self.logits, self.target_rows[i % 4])
+        if accepted:  # make the target want what is proposed: then every row is looked at
+            self.logits[np.arange(len(proposal.tokens)), proposal.tokens] = 40
+        logits = self.logits[: len(proposal.tokens) + 1]
+        start = time.perf_counter()
+        verdict = self.verifier.verify(proposal, logits, self.sampling, history, chance)
+        end = time.perf_counter()
+        self.emitted += len(verdict.tokens)
+        self.rounds += 1
+        return middle - begin, end - start
+
+
+def measure_round(
+    cache: NgramCache,
+    sampling: SamplingParameters,
+    rows: Rows,
+    accepted: bool,
+    repeat: int,
+) -> dict[str, float]:
+    bench = Round(cache, sampling, rows)
+    times = np.array([bench.run(i, accepted) for i in range(repeat)]) * 1e3
+    total = times.sum(axis=1)
+    return {
+        "min_ms": float(total.min()),
+        "median_ms": float(np.median(total)),
+        "draft_min_ms": float(times[:, 0].min()),
+        "verify_min_ms": float(times[:, 1].min()),
+        "tokens_per_round": bench.emitted / bench.rounds,
+    }
+
+
+def measure_lookup(cache: NgramCache, repeat: int) -> dict[str, float]:
+    """Greedy ``finish`` cuts a run of draft tokens into target tokens: lookups and nothing else.
+
+    Its time for 512 draft tokens, a third of them in n-grams, by 512.
+    """
+    count, zeros = 512, np.zeros(DRAFTER, dtype=np.float32)
+    rng = np.random.default_rng(2)
+    ngrams = cache.ngrams()
+    drafts: list[int] = []
+    while len(drafts) < count:
+        drafts += ngrams[int(rng.integers(len(ngrams)))][1]
+        drafts += rng.integers(0, DRAFTER, 6).tolist()
+    draft, chance = Draft(cache, Verification.GREEDY), Generator(0)
+    times, cut = [], 0
+    for _ in range(repeat):
+        for token in drafts[:count]:
+            zeros[token] = 1
+            draft.step(zeros, chance)
+            zeros[token] = 0
+        begin = time.perf_counter()
+        proposal = draft.finish()
+        times.append((time.perf_counter() - begin) / count * 1e6)
+        cut = len(proposal.drafts)
+    assert cut == count
+    return {"min_us": min(times), "median_us": float(np.median(times))}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--repeat", type=int, default=200, help="rounds of each kind")
+    arguments = parser.parse_args()
+
+    pair = make_pair()
+    assert pair.direct_count == DIRECT
+    cache = make_cache(pair, 5_569)
+    results: dict[str, dict[str, float]] = {}
+    print(f"{'round of 5 positions':44} {'min ms':>8} {'median':>8} {'draft':>7} {'verify':>7}")
+    top_p = SamplingParameters(temperature=0.8, top_p=0.95)
+    top_k = SamplingParameters(temperature=0.8, top_k=40, top_p=0.95)
+    penalty = SamplingParameters(repetition_penalty=1.1)
+    greedy, plain = SamplingParameters(), SamplingParameters(temperature=0.8)
+    kinds: list[tuple[str, SamplingParameters, Rows, bool, float]] = [
+        ("greedy, all accepted", greedy, model_rows, True, 0.3),
+        ("greedy, repetition penalty", penalty, model_rows, True, 0),
+        ("sampled, all accepted", plain, model_rows, True, 1.5),
+        ("sampled, first rejected", plain, model_rows, False, 1.5),
+        ("sampled, top-p 0.95, all accepted", top_p, model_rows, True, 1.5),
+        ("sampled, top-p 0.95, first rejected", top_p, model_rows, False, 1.5),
+        ("sampled, top-k 40, top-p 0.95, accepted", top_k, model_rows, True, 1.5),
+        ("sampled, top-p 0.95, flat rows, rejected", top_p, flat_rows, False, 1.5),
+    ]
+    for name, sampling, rows, accepted, budget in kinds:
+        r = measure_round(cache, sampling, rows, accepted, arguments.repeat)
+        results[name] = {**r, "budget_ms": budget}
+        print(
+            f"{name:44} {r['min_ms']:8.3f} {r['median_ms']:8.3f} {r['draft_min_ms']:7.3f} "
+            f"{r['verify_min_ms']:7.3f}  {f'budget {budget}' if budget else ''} "
+            f"({r['tokens_per_round']:.1f} tokens)"
+        )
+    for ngrams in (5_569, 20_000):
+        cache = make_cache(pair, ngrams)
+        lookup = measure_lookup(cache, arguments.repeat)
+        per_ngram = cache.memory_bytes / len(cache)
+        results[f"{ngrams} n-grams"] = {**lookup, "bytes_per_ngram": per_ngram}
+        print(
+            f"{ngrams:,} n-grams: lookup of a draft token {lookup['min_us']:.3f} µs (median "
+            f"{lookup['median_us']:.3f}, budget 0.3); {per_ngram:.1f} B an n-gram (budget 48)"
+        )
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+#include "omnidraft/draft.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "worlds.h"
+
+namespace omnidraft {
+namespace {
+
+using testing::make_pair;
+using testing::observe;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+class DraftTest : public ::testing::Test {
+ protected:
+  DraftTest() {
+    observe(cache_, 1, {0, 1});
+    observe(cache_, 2, {0, 1, 1});
+    observe(cache_, 3, {3, 1});
+  }
+
+  // A row that prefers one draft token.
+  static std::vector<float> prefer(Token token) {
+    std::vector<float> row(4, 0.0F);
+    row[static_cast<std::size_t>(token)] = 5;
+    return row;
+  }
+  Token step(Draft& draft, const std::vector<float>& row) {
+    return draft.step({row.data(), row.size()}, generator_);
+  }
+  Proposal greedy(const std::vector<Token>& preferences) {
+    Draft draft(cache_, Verification::kGreedy, 0);
+    for (const Token token : preferences) {
+      step(draft, prefer(token));
+    }
+    return draft.finish();
+  }
+
+  //                                  0    1    2   3                0    1     2      3     4
+  std::shared_ptr<const VocabularyPair> pair_ =
+      make_pair({"a", "b", "", "c"}, {"a", "ab", "abb", "cb", "b"});
+  NgramCache cache_{pair_};
+  Generator generator_{1};
+};
+
+TEST_F(DraftTest, GreedyProposesTheLongestMatch) {
+  const Proposal proposal = greedy({0, 1, 1, 1, 3, 1});
+  EXPECT_EQ(proposal.drafts, std::vector<Token>({0, 1, 1, 1, 3, 1}));
+  EXPECT_EQ(proposal.tokens(), std::vector<Token>({2, 4, 3}));
+  EXPECT_EQ(proposal.positions[2].draft_count, 2U);
+  EXPECT_EQ(greedy({0, 1}).tokens(), std::vector<Token>({1}));
+  EXPECT_EQ(greedy({0, 0, 3}).tokens(),
+            std::vector<Token>({0, 0}));  // an unfinished end is dropped
+  EXPECT_TRUE(greedy({}).tokens().empty());
+}
+
+TEST_F(DraftTest, GreedyMasksWhatTheTrieDoesNotKnow) {
+  Draft draft(cache_, Verification::kGreedy, 0);
+  EXPECT_EQ(step(draft, {1, 0, 9, 2}), 3);  // a special token is never drafted
+  EXPECT_EQ(step(draft, {9, 0, 9, 9}), 1);  // below "c" there is only "b"
+  EXPECT_EQ(step(draft, {-1, -2, 9, -kInfinity}), 0);
+  EXPECT_EQ(draft.finish().tokens(), std::vector<Token>({3, 0}));
+}
+
+TEST_F(DraftTest, NothingToFollowEndsTheProposal) {
+  for (const Verification verification : {Verification::kGreedy, Verification::kExact}) {
+    Draft draft(cache_, verification, 1);
+    EXPECT_EQ(step(draft, {-kInfinity, -kInfinity, 3, -kInfinity}), kNoToken);
+    EXPECT_EQ(step(draft, std::vector<float>(4, -kInfinity)), kNoToken);
+    EXPECT_TRUE(draft.finish().drafts.empty());
+  }
+}
+
+TEST_F(DraftTest, ExactVisitsHoldTheDistributionsDrawnFrom) {
+  ScriptedChance chance({0, 1, 1});  // "a", STOP, and then "b" or "c" but not... see below
+  Draft draft(cache_, Verification::kExact, 1);
+  const std::vector<float> row{0, std::log(2.0F), 7, std::log(3.0F)};
+  EXPECT_EQ(draft.step({row.data(), row.size()}, chance), 0);
+  EXPECT_NEAR(draft.last_probability(), 1.0 / 6, 1e-7);
+  // The node "a" goes on with "b"; "a" and "c" mean STOP.
+  ScriptedChance stop({1, 3});
+  EXPECT_EQ(draft.step({row.data(), row.size()}, stop), 3);
+  EXPECT_NEAR(stop.probabilities()[0][0], 2.0 / 6, 1e-7);
+  EXPECT_NEAR(stop.probabilities()[0][1], 4.0 / 6, 1e-7);
+  EXPECT_NEAR(stop.probabilities()[1][3], 3.0 / 4, 1e-7);
+  EXPECT_EQ(stop.probabilities()[1][1], 0);
+  EXPECT_NEAR(draft.last_probability(), 3.0 / 6, 1e-7);
+  const Proposal proposal = draft.finish();
+  ASSERT_EQ(proposal.visits.size(), 3U);
+  EXPECT_EQ(proposal.visits[1].outcome, Visit::kStop);
+  EXPECT_EQ(proposal.visits[2].excluded.depth, 1U);
+  EXPECT_NEAR(proposal.visits[2].total / proposal.visits[1].total, 4.0 / 6, 1e-7);
+  EXPECT_NEAR(proposal.row(1, 4)[1] / proposal.visits[1].total, 2.0 / 6, 1e-7);
+  EXPECT_EQ(proposal.tokens(), std::vector<Token>({0}));  // "c" alone ends no token
+  ASSERT_EQ(proposal.positions.size(), 2U);
+  EXPECT_TRUE(proposal.positions[1].open);
+}
+
+TEST_F(DraftTest, MemoryIsUsedAgainOnlyWhenNobodyHoldsIt) {
+  Draft draft(cache_, Verification::kExact, 1);
+  step(draft, prefer(1));
+  const Proposal held = draft.finish();
+  const float weight = held.row(0, 4)[1];
+  step(draft, prefer(0));
+  EXPECT_EQ(held.row(0, 4)[1], weight);
+  EXPECT_NE(held.weights, draft.finish().weights);
+}
+
+TEST_F(DraftTest, ChecksWhatItIsGiven) {
+  EXPECT_THROW(Draft(cache_, Verification::kExact, 0), std::invalid_argument);
+  EXPECT_THROW(Draft(cache_, Verification::kPaper, std::nan("")), std::invalid_argument);
+  Draft draft(cache_, Verification::kExact, 1);
+  EXPECT_THROW(step(draft, {1, 2, 3}), std::invalid_argument);
+  EXPECT_THROW(step(draft, {1, std::nanf(""), 3, 4}), std::domain_error);
+}
+
+TEST_F(DraftTest, TheCacheMustNotChangeWithinARound) {
+  Draft draft(cache_, Verification::kExact, 1);
+  step(draft, prefer(0));
+  observe(cache_, 1, {0, 1});
+  step(draft, prefer(1));  // a use that changes no path is no change
+  NgramCache other(make_pair({"a", "b"}, {"ab", "ba"}));
+  Draft draft2(other, Verification::kGreedy, 0);
+  draft2.step(Span<const float>(prefer(0).data(), 2), generator_);
+  draft2.finish();
+  observe(other, 0, {0, 1});
+  const std::vector<float> row{1, 0};
+  EXPECT_EQ(draft2.step({row.data(), 2}, generator_), 0);
+  observe(other, 1, {1, 0});
+  EXPECT_THROW(draft2.step({row.data(), 2}, generator_), std::invalid_argument);
+  EXPECT_THROW(draft2.finish(), std::invalid_argument);
+  EXPECT_TRUE(draft2.finish().drafts.empty());  // and it is ready again
+}
+
+}  // namespace
+}  // namespace omnidraft

@@ -1,0 +1,222 @@
+#include "omnidraft/sampling.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <stdexcept>
+
+#include "omnidraft/chance.h"
+#include "omnidraft/fnv.h"
+
+namespace omnidraft {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+std::vector<float> uniform_row(std::size_t size, std::uint64_t seed) {
+  Generator random(seed);
+  std::vector<float> row;
+  for (std::size_t i = 0; i < size; ++i) {
+    row.push_back(static_cast<float>(20 * random.uniform() - 10));
+  }
+  return row;
+}
+
+std::vector<float> shaped(const std::vector<float>& logits, const SamplingParameters& parameters) {
+  Distribution result;
+  shape(logits, parameters, History(logits.size()), result);
+  EXPECT_NEAR(result.total, sum(result.weights), 1e-12 * result.total);
+  return result.weights;
+}
+
+std::size_t kept(const std::vector<float>& weights) {
+  return weights.size() -
+         static_cast<std::size_t>(std::count(weights.begin(), weights.end(), 0.0F));
+}
+
+TEST(Sampling, ArgmaxIsTheLowestOfEquals) {
+  for (const std::size_t size : {1, 2, 15, 16, 17, 1023, 1024, 1025, 5000}) {
+    std::vector<float> row(size, -kInfinity);
+    EXPECT_EQ(argmax(row), 0U);
+    for (std::size_t at = 0; at < size; at += size / 7 + 1) {
+      std::vector<float> one = row;
+      one[at] = one[size - 1] = 3;
+      EXPECT_EQ(argmax(one), at);
+      one[at] = std::numeric_limits<float>::quiet_NaN();
+      EXPECT_THROW(argmax(one), std::domain_error);
+      one[at] = kInfinity;
+      EXPECT_THROW(argmax(one), std::domain_error);
+    }
+  }
+  const std::vector<float> zeros{-0.0F, 0.0F};
+  EXPECT_EQ(argmax(zeros), 0U);
+}
+
+TEST(Sampling, WeightsAreExponentials) {
+  std::vector<float> logits;
+  for (int i = 0; i <= 8700; ++i) {
+    logits.push_back(static_cast<float>(-i) / 100);
+  }
+  for (const double temperature : {1.0, 0.5, 3.0}) {
+    std::vector<float> weights(logits.size());
+    const double total = exp_weights(logits, 0, temperature, weights);
+    double wanted_total = 0;
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      const double exponent = static_cast<double>(logits[i]) / temperature;
+      if (exponent > -87) {
+        EXPECT_NEAR(weights[i] / std::exp(exponent), 1, 2e-7 * (1 - exponent));
+      }
+      wanted_total += static_cast<double>(weights[i]);
+    }
+    EXPECT_EQ(weights[0], 1);
+    EXPECT_NEAR(total, wanted_total, 1e-12 * total);
+  }
+}
+
+// Recorded: these bits are to be the same on every platform and with every vector unit.
+TEST(Sampling, BitsAreTheSameEverywhere) {
+  const std::vector<float> logits = uniform_row(5003, 1);
+  std::vector<float> weights(logits.size());
+  const double total = exp_weights(logits, logits[argmax(logits)], 0.7, weights);
+  Fnv1a hash;
+  for (const float weight : weights) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, &weight, sizeof bits);
+    hash.update(static_cast<std::uint64_t>(bits));
+  }
+  std::uint64_t total_bits = 0;
+  std::memcpy(&total_bits, &total, sizeof total_bits);
+  EXPECT_EQ(hash.value(), 7698259763021529491ULL);
+  EXPECT_EQ(total_bits, 4640111930105711696ULL);
+}
+
+TEST(Sampling, WeightsMayReplaceTheLogits) {
+  std::vector<float> logits = uniform_row(1000, 2);
+  std::vector<float> weights(logits.size());
+  const float maximum = logits[argmax(logits)];
+  const double total = exp_weights(logits, maximum, 0.9, weights);
+  EXPECT_EQ(exp_weights(logits, maximum, 0.9, logits), total);
+  EXPECT_EQ(logits, weights);
+}
+
+TEST(Sampling, TopKKeepsKAndTies) {
+  const std::vector<float> logits = uniform_row(2000, 3);
+  for (const int k : {1, 2, 3, 10, 100, 1999, 2000, 5000}) {
+    EXPECT_EQ(kept(shaped(logits, {1, k, 1, 0, 1})), std::min<std::size_t>(k, 2000));
+  }
+  EXPECT_EQ(kept(shaped({3, 2, 2, 2, 1}, {1, 2, 1, 0, 1})), 4U);
+  // Exactly k above the first floor, the others far below it.
+  EXPECT_EQ(kept(shaped({0, 0, -5, -6, -7}, {1, 2, 1, 0, 1})), 2U);
+}
+
+TEST(Sampling, TopPKeepsTheSmallestSet) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    const std::vector<float> logits = uniform_row(1 + seed * 7, seed);
+    const double top_p = Generator(seed).uniform() * 0.98 + 0.01;
+    const std::vector<float> all = shaped(logits, {1.5, 0, 1, 0, 1});
+    const std::vector<float> some = shaped(logits, {1.5, 0, top_p, 0, 1});
+    double mass = 0;
+    float least = 1;
+    for (const float weight : some) {
+      mass += static_cast<double>(weight);
+      least = weight > 0 ? std::min(least, weight) : least;
+    }
+    const double wanted = top_p * sum(all);
+    EXPECT_GE(mass, wanted * (1 - 1e-9));
+    EXPECT_LT(mass - static_cast<double>(least), wanted * (1 + 1e-9));
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      EXPECT_EQ(some[i], all[i] >= least ? all[i] : 0);
+    }
+  }
+}
+
+TEST(Sampling, MinPIsRelativeToTheLargest) {
+  EXPECT_EQ(kept(shaped({0, -1, -2, -3}, {1, 0, 1, 0.2, 1})), 2U);
+  EXPECT_EQ(kept(shaped({0, 0, -1}, {1, 0, 1, 1, 1})), 2U);
+}
+
+TEST(Sampling, PenaltyFollowsTheHistory) {
+  History history(4);
+  for (const Token token : {1, 2, 1}) {
+    history.add(token);
+  }
+  EXPECT_EQ(history.distinct(), std::vector<Token>({1, 2}));
+  Distribution result;
+  const std::vector<float> logits{1, 2, -2, 0};
+  shape(logits, {1, 0, 1, 0, 2}, history, result);
+  EXPECT_EQ(result.weights[0], result.weights[1]);
+  EXPECT_NEAR(result.weights[2], std::exp(-5.0), 1e-6);
+  std::vector<float> scratch;
+  EXPECT_EQ(greedy_token(logits, 2.5, history, scratch), 0);
+  EXPECT_EQ(greedy_token(logits, 1, history, scratch), 1);
+  EXPECT_THROW(history.add(4), std::out_of_range);
+  EXPECT_THROW(history.add(-1), std::out_of_range);
+  EXPECT_THROW(shape(logits, {1, 0, 1, 0, 1}, History(5), result), std::invalid_argument);
+}
+
+TEST(Sampling, RefusesWhatIsNoDistribution) {
+  Distribution result;
+  const std::vector<float> nothing(3, -kInfinity);
+  EXPECT_THROW(shape(nothing, {1, 0, 1, 0, 1}, History(3), result), std::domain_error);
+  const std::vector<float> logits(3, 0.0F);
+  EXPECT_THROW(shape(logits, {}, History(3), result), std::invalid_argument);
+}
+
+TEST(Sampling, ChecksParameters) {
+  const double nan = std::nan("");
+  for (const SamplingParameters& bad : std::vector<SamplingParameters>{{-1, 0, 1, 0, 1},
+                                                                       {nan, 0, 1, 0, 1},
+                                                                       {1, -1, 1, 0, 1},
+                                                                       {1, 0, 0, 0, 1},
+                                                                       {1, 0, nan, 0, 1},
+                                                                       {1, 0, 1, 1.5, 1},
+                                                                       {1, 0, 1, 0, 0},
+                                                                       {1, 0, 1, 0, nan}}) {
+    EXPECT_THROW(bad.validate(), std::invalid_argument);
+  }
+  EXPECT_NO_THROW(SamplingParameters().validate());
+}
+
+TEST(Chance, GeneratorIsXoshiro) {
+  Generator generator(42);
+  EXPECT_EQ(generator.next(), 0x15780B2E0C2EC716ULL);
+}
+
+TEST(Chance, DrawsInProportion) {
+  Generator generator(5);
+  std::vector<float> row(3000, 0.0F);
+  row[1] = 1;
+  row[1500] = 2;
+  row[2999] = 1;
+  std::map<std::size_t, int> counts;
+  for (int i = 0; i < 8000; ++i) {
+    ++counts[generator.draw_row({row.data(), row.size()})];
+  }
+  ASSERT_EQ(counts.size(), 3U);
+  EXPECT_NEAR(counts[1500], 4000, 250);
+  EXPECT_NEAR(counts[1], 2000, 220);
+  const std::vector<double> nothing{0, 0};
+  EXPECT_THROW(generator.draw(nothing), std::domain_error);
+  EXPECT_FALSE(generator.accept(0));
+  EXPECT_FALSE(generator.accept(std::nan("")));
+  EXPECT_TRUE(generator.accept(1));
+}
+
+TEST(Chance, ScriptsAreFollowedAndRecorded) {
+  ScriptedChance chance({1, 2});
+  const std::vector<double> weights{0, 1, 3};
+  EXPECT_TRUE(chance.accept(0.25));
+  EXPECT_EQ(chance.draw(weights), 2U);
+  EXPECT_EQ(chance.draw(weights), 1U);  // past its end: the first possible
+  EXPECT_TRUE(chance.accept(1));        // certain: no decision
+  EXPECT_FALSE(chance.accept(0));
+  EXPECT_EQ(chance.choices(), std::vector<std::size_t>({1, 2, 1}));
+  EXPECT_EQ(chance.probabilities()[1], std::vector<double>({0, 0.25, 0.75}));
+}
+
+}  // namespace
+}  // namespace omnidraft

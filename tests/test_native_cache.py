@@ -1,0 +1,323 @@
+"""The n-gram cache against a plain model, its bounds, and its file."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from enumeration import spellings
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from omnidraft._native import (
+    CacheDamagedError,
+    CacheMismatchError,
+    Eviction,
+    NgramCache,
+    Vocabulary,
+    VocabularyPair,
+)
+
+DRAFTER: list[bytes | None] = [b"a", b"b", b"ab", b"ba", None, b"c"]
+TARGET: list[bytes | None] = [
+    b"a",  # direct
+    b"aab",
+    b"abab",
+    b"bab",
+    b"aaaa",
+    b"bba",
+    b"abba",
+    b"ababab",
+    None,
+    b"bab",  # the same bytes as token 3
+    b"xyz",  # not to be spelled
+]
+PAIR = VocabularyPair(Vocabulary(DRAFTER), Vocabulary(TARGET))
+NGRAMS = [
+    (token, drafts)
+    for token in range(1, len(TARGET))
+    for drafts in spellings(TARGET[token] or b"x", DRAFTER)
+]
+LIMITS = 1 << 20
+
+
+@dataclass
+class Model:
+    """What the cache should hold: entries in the order of their last use."""
+
+    max_entries: int
+    eviction: Eviction
+    uses: dict[tuple[int, ...], int] = field(default_factory=dict)
+    target: dict[tuple[int, ...], int] = field(default_factory=dict)
+
+    def observe(self, token: int, drafts: tuple[int, ...]) -> bool:
+        if drafts in self.uses:
+            if self.target[drafts] == token:
+                self.uses[drafts] = self.uses.pop(drafts) + 1
+            return False
+        if self.max_entries == 0:
+            return False
+        if len(self.uses) == self.max_entries:
+            lru = self.eviction is Eviction.LRU
+            victim = min(self.uses, key=(lambda _: 0) if lru else self.uses.__getitem__)
+            del self.uses[victim]
+        self.uses[drafts], self.target[drafts] = 1, token
+        return True
+
+    def ngrams(self) -> list[tuple[int, list[int], int, bool]]:
+        best: dict[int, tuple[int, ...]] = {}
+        for drafts, uses in self.uses.items():  # least recently used first
+            token = self.target[drafts]
+            if token not in best or uses > self.uses[best[token]]:
+                best[token] = drafts
+        return [
+            (self.target[d], list(d), self.uses[d], best[self.target[d]] == d)
+            for d in sorted(self.uses)
+        ]
+
+
+operations = st.lists(st.sampled_from(NGRAMS), max_size=120)
+
+
+@settings(max_examples=150, deadline=None)
+@given(operations, st.integers(0, 8), st.sampled_from(list(Eviction)))
+def test_it_behaves_like_the_model(
+    observed: list[tuple[int, list[int]]], max_entries: int, eviction: Eviction
+) -> None:
+    cache = NgramCache(PAIR, max_entries, LIMITS, eviction)
+    model = Model(max_entries, eviction)
+    inserted = 0
+    for token, drafts in observed:
+        before, state = cache.version, cache.ngrams()
+        fresh = cache.observe(token, drafts)
+        assert fresh == model.observe(token, tuple(drafts))
+        inserted += fresh
+        assert cache.ngrams() == model.ngrams()
+        assert len(cache) == len(model.uses) <= max_entries
+        assert cache.evictions == inserted - len(cache)
+        trie = [(t, d, primary) for t, d, _, primary in cache.ngrams()]
+        if trie != [(t, d, primary) for t, d, _, primary in state]:
+            assert cache.version != before
+
+
+@settings(max_examples=100, deadline=None)
+@given(operations, st.integers(0, 900), st.sampled_from(list(Eviction)))
+def test_memory_stays_within_its_bound(
+    observed: list[tuple[int, list[int]]], more: int, eviction: Eviction
+) -> None:
+    fixed = NgramCache(PAIR).memory_bytes
+    cache = NgramCache(PAIR, 1000, fixed + more, eviction)
+    for token, drafts in observed:
+        known = [ngram[1] for ngram in cache.ngrams()]
+        fresh = cache.observe(token, drafts)
+        assert cache.memory_bytes <= fixed + more
+        now = [ngram[1] for ngram in cache.ngrams()]
+        assert now == sorted(now)
+        if fresh:
+            assert drafts in now
+        else:
+            assert now == known
+    assert len(cache) == 0 or more > 0
+
+
+def test_longer_ngrams_take_the_memory_of_shorter_ones() -> None:
+    """The budget of one structure is not lost to another one when n-grams change their length."""
+    letters: list[bytes | None] = [bytes([i]) for i in range(64)]
+    short: list[bytes | None] = [bytes([i, j]) for i in range(64) for j in range(64)]
+    long: list[bytes | None] = [bytes([i, j]) * 20 for i in range(64) for j in range(64)]
+    pair = VocabularyPair(Vocabulary(letters), Vocabulary([*short, *long]))
+    fixed = NgramCache(pair).memory_bytes
+    cache = NgramCache(pair, 10_000, fixed + 20_000)
+    for token, surface in enumerate(short):
+        assert cache.observe(token, list(surface or b""))
+    of_short = len(cache)
+    for token, surface in enumerate(long, len(short)):
+        assert cache.observe(token, list(surface or b""))
+        assert cache.memory_bytes <= fixed + 20_000
+    assert len(cache) > 80  # 20,000 / (24 + 40 * 4) with a part of it in reserve
+    for token, surface in enumerate(short):
+        assert cache.observe(token, list(surface or b""))
+    assert len(cache) > 0.8 * of_short > 350
+
+
+def test_an_ngram_larger_than_the_bound_costs_nothing() -> None:
+    letters: list[bytes | None] = [b"a"]
+    surfaces: list[bytes | None] = [b"aa", b"aaa", b"a" * 120]
+    pair = VocabularyPair(Vocabulary(letters), Vocabulary(surfaces))
+    cache = NgramCache(pair, 100, NgramCache(pair).memory_bytes + 430)
+    assert cache.observe(0, [0] * 2) and cache.observe(1, [0] * 3)
+    assert not cache.observe(2, [0] * 120)
+    assert [ngram[0] for ngram in cache.ngrams()] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("token", "drafts"),
+    [
+        (1, [0]),  # too short
+        (1, []),
+        (0, [0, 0]),  # direct
+        (1, [0, 1]),  # other bytes
+        (1, [0, 0, 1, 0]),
+        (1, [0, 4, 2]),  # a special among them
+        (8, [0, 1]),  # a special target
+        (10, [5, 5]),
+    ],
+)
+def test_it_refuses_what_is_no_ngram(token: int, drafts: list[int]) -> None:
+    cache = NgramCache(PAIR)
+    version = cache.version
+    assert not cache.observe(token, drafts)
+    assert len(cache) == 0 and cache.version == version
+
+
+def test_it_refuses_a_second_target_for_the_same_drafts() -> None:
+    cache = NgramCache(PAIR)
+    assert cache.observe(3, [1, 2])
+    assert not cache.observe(9, [1, 2])
+    assert cache.observe(9, [3, 1])
+    assert cache.ngrams() == [(3, [1, 2], 1, True), (9, [3, 1], 1, True)]
+
+
+def test_the_longest_ngram() -> None:
+    surfaces: list[bytes | None] = [b"a" * 127, b"a" * 128]
+    cache = NgramCache(VocabularyPair(Vocabulary([b"a"]), Vocabulary(surfaces)))
+    assert cache.observe(0, [0] * 127)
+    assert not cache.observe(1, [0] * 128)
+    assert cache.ngrams() == [(0, [0] * 127, 1, True)]
+
+
+@pytest.mark.parametrize(
+    ("token", "drafts"), [(-1, [0, 0]), (99, [0, 0]), (1, [0, 99]), (1, [0, -1])]
+)
+def test_ids_outside_a_vocabulary_are_an_error(token: int, drafts: list[int]) -> None:
+    with pytest.raises(IndexError, match="outside"):
+        NgramCache(PAIR).observe(token, drafts)
+
+
+@settings(max_examples=60, deadline=None)
+@given(operations, operations, st.sampled_from(list(Eviction)))
+def test_a_saved_cache_goes_on_as_if_it_had_never_stopped(
+    tmp_path_factory: pytest.TempPathFactory,
+    before: list[tuple[int, list[int]]],
+    after: list[tuple[int, list[int]]],
+    eviction: Eviction,
+) -> None:
+    path = tmp_path_factory.mktemp("cache") / "ngrams.odn"
+    cache = NgramCache(PAIR, 6, LIMITS, eviction)
+    for token, drafts in before:
+        cache.observe(token, drafts)
+    cache.save(path)
+    assert os.listdir(path.parent) == [path.name]
+    loaded = NgramCache.load(path, PAIR, 6, LIMITS, eviction)
+    assert loaded.ngrams() == cache.ngrams()
+    for token, drafts in after:  # evictions follow the order of use, which was saved with them
+        assert loaded.observe(token, drafts) == cache.observe(token, drafts)
+        assert loaded.ngrams() == cache.ngrams()
+
+
+def filled() -> NgramCache:
+    cache = NgramCache(PAIR)
+    for token, drafts in NGRAMS[:5]:
+        cache.observe(token, drafts)
+    return cache
+
+
+def test_a_smaller_bound_keeps_the_last_used(tmp_path: Path) -> None:
+    cache = filled()
+    cache.observe(*NGRAMS[0])
+    cache.save(tmp_path / "c")
+    loaded = NgramCache.load(tmp_path / "c", PAIR, 2)
+    kept = sorted(drafts for _, drafts in (NGRAMS[0], NGRAMS[4]))
+    assert [drafts for _, drafts, _, _ in loaded.ngrams()] == kept
+
+
+def test_every_damage_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ngrams.odn"
+    filled().save(path)
+    good = path.read_bytes()
+    damaged = [good[:length] for length in range(len(good))]
+    damaged += [good + b"\0", good + good, b""]
+    for i in range(len(good)):
+        for flip in (0x01, 0x80, 0xFF):
+            damaged.append(good[:i] + bytes([good[i] ^ flip]) + good[i + 1 :])
+    for data in damaged:
+        path.write_bytes(data)
+        with pytest.raises((CacheDamagedError, CacheMismatchError), match=r"ngrams\.odn"):
+            NgramCache.load(path, PAIR)
+
+
+def fnv1a(data: bytes) -> bytes:
+    value = 0xCBF29CE484222325
+    for byte in data:
+        value = (value ^ byte) * 0x100000001B3 % 2**64
+    return value.to_bytes(8, "little")
+
+
+def test_a_valid_checksum_does_not_excuse_nonsense(tmp_path: Path) -> None:
+    """Every 32-bit word of the body set to extremes, with the checksum made right."""
+    path = tmp_path / "ngrams.odn"
+    cache = filled()
+    cache.save(path)
+    body = path.read_bytes()[:-8]
+    for at in range(8, len(body) - 3, 4):
+        for word in (0, 1, 127, 128, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF):
+            altered = body[:at] + word.to_bytes(4, "little") + body[at + 4 :]
+            path.write_bytes(altered + fnv1a(altered))
+            try:
+                loaded = NgramCache.load(path, PAIR)
+            except (CacheDamagedError, CacheMismatchError):
+                continue
+            for token, drafts, _, _ in loaded.ngrams():  # whatever was read is an n-gram
+                assert drafts in spellings(TARGET[token] or b"", DRAFTER)
+
+
+def test_another_pair_and_another_version_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ngrams.odn"
+    filled().save(path)
+    other = VocabularyPair(Vocabulary([*DRAFTER, b"d"]), Vocabulary(TARGET))
+    with pytest.raises(CacheMismatchError, match="another pair"):
+        NgramCache.load(path, other)
+    body = bytearray(path.read_bytes()[:-8])
+    body[8] += 1
+    path.write_bytes(bytes(body) + fnv1a(bytes(body)))
+    with pytest.raises(CacheMismatchError, match="version 2"):
+        NgramCache.load(path, PAIR)
+
+
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="cannot open"):
+        NgramCache.load(tmp_path / "none", PAIR)
+    with pytest.raises(OSError, match="cannot"):
+        NgramCache.load(tmp_path, PAIR)
+    with pytest.raises(FileNotFoundError, match="cannot write"):
+        filled().save(tmp_path / "no folder" / "ngrams.odn")
+
+
+def test_a_failed_save_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "taken"
+    (folder / "inside").mkdir(parents=True)
+    with pytest.raises(OSError):
+        filled().save(folder)  # a folder cannot be replaced by a file
+    assert os.listdir(tmp_path) == ["taken"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_an_unwritable_folder(tmp_path: Path) -> None:
+    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    try:
+        with pytest.raises(PermissionError):
+            filled().save(tmp_path / "ngrams.odn")
+        assert os.listdir(tmp_path) == []
+    finally:
+        tmp_path.chmod(stat.S_IRWXU)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / f"ngrams.odn.tmp{os.getpid()}").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="cannot write"):
+        filled().save(tmp_path / "ngrams.odn")
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,173 @@
+"""Whatever the cache holds, a round emits the target's own distribution (method: walk the trie)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from enumeration import Instance, random_instance
+from scipy.stats import chisquare
+
+from omnidraft._native import Generator, Origin, SamplingParameters, Verification
+
+TOLERANCE = 1e-12
+
+SAMPLING = {
+    "plain": SamplingParameters(temperature=1.0),
+    "cold": SamplingParameters(temperature=0.3),
+    "hot": SamplingParameters(temperature=2.0),
+    "top-k": SamplingParameters(temperature=1.0, top_k=3),
+    "top-p": SamplingParameters(temperature=1.0, top_p=0.7),
+    "min-p": SamplingParameters(temperature=1.0, min_p=0.2),
+    "penalty": SamplingParameters(temperature=1.0, repetition_penalty=1.7),
+    "reward": SamplingParameters(temperature=1.0, repetition_penalty=0.6),
+    "all": SamplingParameters(
+        temperature=0.8, top_k=5, top_p=0.9, min_p=0.05, repetition_penalty=1.2
+    ),
+}
+
+
+def plain(instance: Instance) -> None:
+    pass
+
+
+def holes(instance: Instance) -> None:
+    instance.holes = 0.5
+
+
+def underflow(instance: Instance) -> None:
+    instance.spread = 150.0  # most weights are exactly 0: a step may have nothing to draw
+
+
+def both(instance: Instance) -> None:
+    instance.spread, instance.holes = 40.0, 0.3
+
+
+@pytest.mark.parametrize("name", SAMPLING)
+def test_one_position_is_exact(name: str) -> None:
+    for seed in range(60):
+        instance = random_instance(seed, SAMPLING[name])
+        assert instance.deviation(1 + seed % 4, Verification.EXACT, 1) < TOLERANCE, seed
+
+
+@pytest.mark.parametrize("change", [holes, underflow, both])
+@pytest.mark.parametrize("name", ["plain", "all"])
+def test_extreme_logits_are_exact(name: str, change: Callable[[Instance], None]) -> None:
+    for seed in range(25):
+        instance = random_instance(1000 + seed, SAMPLING[name])
+        change(instance)
+        assert instance.deviation(1 + seed % 4, Verification.EXACT, 2) < TOLERANCE, seed
+
+
+@pytest.mark.parametrize("name", SAMPLING)
+def test_rounds_of_two_positions_are_exact(name: str) -> None:
+    for seed in range(20):
+        instance = random_instance(2000 + seed, SAMPLING[name])
+        assert instance.deviation(1 + seed % 4, Verification.EXACT, 2) < TOLERANCE, seed
+
+
+def test_larger_worlds_are_exact() -> None:
+    """Three letters and five draft steps: deeper paths, more n-grams on one prefix."""
+    for seed in range(6):
+        instance = random_instance(3000 + seed, letters="abc")
+        assert instance.deviation(5, Verification.EXACT, 1) < TOLERANCE, seed
+
+
+def test_the_worlds_hold_what_they_should() -> None:
+    """Several spellings, shared prefixes, inner tokens, tokens outside the trie: all occur."""
+    seen: Counter[str] = Counter()
+    for seed in range(30):
+        instance = random_instance(seed)
+        ngrams = instance.cache.ngrams()
+        paths = [tuple(drafts) for _, drafts, _, _ in ngrams]
+        seen["spellings"] += any(not primary for *_, primary in ngrams)
+        seen["prefixes"] += any(a != b and a[:2] == b[:2] for a in paths for b in paths)
+        seen["inner"] += any(a != b and a == b[: len(a)] for a in paths for b in paths)
+        seen["outside"] += len({token for token, *_ in ngrams}) < instance.target_size - 4
+    assert min(seen[name] for name in ("spellings", "prefixes", "inner", "outside")) >= 3, seen
+
+
+def test_a_paper_round_is_not_exact() -> None:
+    """The approximation is measurable, and so would be a mistake in the exact walk."""
+    worst = max(random_instance(seed).deviation(3, Verification.PAPER, 1) for seed in range(20))
+    assert worst > 0.05
+
+
+@pytest.mark.parametrize("penalty", [1.0, 1.5, 0.7])
+@pytest.mark.parametrize("change", [plain, both])
+def test_greedy_is_the_targets_argmax(penalty: float, change: Callable[[Instance], None]) -> None:
+    sampling = SamplingParameters(repetition_penalty=penalty)
+    accepted: Counter[Origin] = Counter()
+    for seed in range(150):
+        instance = random_instance(seed, sampling)
+        change(instance)
+        proposal, verdict = instance.verdict(Generator(0), 1 + seed % 8, Verification.GREEDY)
+        for i, token in enumerate(verdict.tokens):
+            context = tuple(verdict.tokens[:i])
+            row = instance.logits("p", context).copy()
+            for old in set(context):
+                row[old] = row[old] / np.float32(penalty) if row[old] > 0 else row[old] * penalty
+            assert token == int(np.argmax(row))
+        assert verdict.accepted == len(verdict.tokens) - 1
+        assert verdict.tokens[:-1] == proposal.tokens[: verdict.accepted]
+        accepted.update(verdict.origins)
+    assert accepted[Origin.MERGED] > 5 and accepted[Origin.CORRECTED] > 5
+
+
+@pytest.mark.parametrize("verification", list(Verification))
+def test_a_verdict_counts_what_it_says(verification: Verification) -> None:
+    greedy = verification is Verification.GREEDY
+    sampling = SamplingParameters(temperature=0.0 if greedy else 1.0)
+    for seed in range(150):
+        instance = random_instance(seed, sampling)
+        proposal, verdict = instance.verdict(Generator(seed), 1 + seed % 6, verification)
+        merged = [count > 1 for count in proposal.draft_counts]
+        assert verdict.proposed == len(proposal.tokens) == len(merged)
+        assert sum(proposal.draft_counts) <= len(proposal.drafts)
+        assert verdict.merged == sum(merged)
+        assert verdict.merged_accepted == sum(merged[: verdict.accepted])
+        assert verdict.accepted_drafts == sum(proposal.draft_counts[: verdict.accepted])
+        assert verdict.tokens[: verdict.accepted] == proposal.tokens[: verdict.accepted]
+        assert len(verdict.tokens) == len(verdict.origins) == verdict.accepted + 1
+        wanted = [Origin.MERGED if m else Origin.DIRECT for m in merged[: verdict.accepted]]
+        assert verdict.origins[:-1] == wanted
+        rejected = verdict.accepted < verdict.proposed
+        # A path that the budget cut short proposes no token; rejecting it inside is a correction.
+        if rejected:
+            assert verdict.origins[-1] is Origin.CORRECTED
+        elif verification is not Verification.EXACT:
+            assert verdict.origins[-1] is Origin.FREE
+
+
+def test_sampled_rounds_follow_the_target() -> None:
+    """The real generator: two tokens of 30,000 rounds against the target, merges included."""
+    instance = next(
+        world
+        for world in map(random_instance, range(100))
+        if sum(primary for *_, primary in world.cache.ngrams()) >= 3
+    )
+    pairs: Counter[tuple[int, int]] = Counter()
+    merged = 0
+    for seed in range(30_000):
+        _, verdict = instance.verdict(Generator(seed), 4, Verification.EXACT)
+        tokens = list(verdict.tokens)
+        merged += verdict.merged_accepted
+        if len(tokens) == 1:  # the next round would begin here; the target itself stands in for it
+            weights = instance.p(tuple(tokens)).tolist()
+            tokens.append(Generator(seed + 1_000_000).draw(weights))
+        pairs[tokens[0], tokens[1]] += 1
+    assert merged > 1000
+    wanted = np.array(
+        [
+            instance.p(())[a] * instance.p((a,))[b]
+            for a in range(instance.target_size)
+            for b in range(instance.target_size)
+        ]
+    )
+    found = np.array([pairs[divmod(i, instance.target_size)] for i in range(len(wanted))])
+    likely = wanted * 30_000 >= 5
+    observed = [*found[likely], found[~likely].sum()]
+    expected = 30_000 * np.array([*wanted[likely], wanted[~likely].sum()])
+    assert chisquare(observed, expected).pvalue > 1e-4
