@@ -1,0 +1,133 @@
+"""The drafter: a small Llama with Hugging Face parameter names and a tied head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+
+@dataclass
+class Shape:
+    """Sizes of the drafter; written into config.json."""
+
+    layers: int = 3
+    width: int = 320
+    ffn: int = 896
+    heads: int = 5
+    vocab: int = 32000
+    max_positions: int = 2048
+    rope_theta: float = 10000.0
+    norm_eps: float = 1e-5
+
+    def hf_config(self) -> dict[str, object]:
+        """The same as a Hugging Face Llama config."""
+        return {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "hidden_size": self.width,
+            "intermediate_size": self.ffn,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.heads,
+            "head_dim": self.width // self.heads,
+            "vocab_size": self.vocab,
+            "max_position_embeddings": self.max_positions,
+            "rope_theta": self.rope_theta,
+            "rms_norm_eps": self.norm_eps,
+            "hidden_act": "silu",
+            "attention_bias": False,
+            "mlp_bias": False,
+            "tie_word_embeddings": True,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        }
+
+
+class Attention(nn.Module):
+    """Causal self-attention with half-split rotary positions."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.heads = shape.heads
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            setattr(self, name, nn.Linear(shape.width, shape.width, bias=False))
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """x [B, T, width]; cos, sin [T, 1, head_dim] in x's dtype."""
+        weight = torch.cat([self.q_proj.weight, self.k_proj.weight, self.v_proj.weight])
+        qkv = F.linear(x, weight).unflatten(-1, (3 * self.heads, -1))
+        qk, v = qkv[:, :, : 2 * self.heads], qkv[:, :, 2 * self.heads :]
+        a, b = qk.chunk(2, dim=-1)
+        qk = qk * cos + torch.cat([-b, a], dim=-1) * sin
+        q, k = qk[:, :, : self.heads], qk[:, :, self.heads :]
+        q, k, v = (t.transpose(1, 2).contiguous() for t in (q, k, v))
+        with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
+            out = F.scaled_dot_product_attention(q, k.to(q.dtype), v.to(q.dtype), is_causal=True)
+        return self.o_proj(out.transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    """Gated feed-forward block."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(shape.width, shape.ffn, bias=False)
+        self.up_proj = nn.Linear(shape.width, shape.ffn, bias=False)
+        self.down_proj = nn.Linear(shape.ffn, shape.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, T, width]."""
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Block(nn.Module):
+    """One pre-norm layer."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.self_attn = Attention(shape)
+        self.mlp = MLP(shape)
+        self.input_layernorm = nn.RMSNorm(shape.width, eps=shape.norm_eps)
+        self.post_attention_layernorm = nn.RMSNorm(shape.width, eps=shape.norm_eps)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """x [B, T, width]."""
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Drafter(nn.Module):
+    """Token ids to final hidden states; the head is the embedding."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embed_tokens = nn.Embedding(shape.vocab, shape.width)
+        self.layers = nn.ModuleList([Block(shape) for _ in range(shape.layers)])
+        self.norm = nn.RMSNorm(shape.width, eps=shape.norm_eps)
+        for name, p in self.named_parameters():
+            if p.dim() == 2:
+                scale = (2 * shape.layers) ** -0.5 if "o_proj" in name or "down" in name else 1.0
+                nn.init.normal_(p, std=0.02 * scale)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """ids int64 [B, T] -> hidden states [B, T, width]."""
+        x = self.embed_tokens(ids)
+        if torch.is_autocast_enabled(ids.device.type):
+            x = x.to(torch.get_autocast_dtype(ids.device.type))
+        half = self.shape.width // self.shape.heads // 2
+        exponent = torch.arange(half, device=ids.device) / half
+        position = torch.arange(ids.shape[1], device=ids.device)
+        angle = torch.outer(position, self.shape.rope_theta**-exponent).repeat(1, 2)[:, None]
+        cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+        for layer in self.layers:
+            x = layer(x, cos, sin)
+        return self.norm(x)
+
+    def hf_state(self) -> dict[str, Tensor]:
+        """Float32 parameters under Hugging Face names; the tied head is not repeated."""
+        return {"model." + k: v.detach().float().cpu() for k, v in self.state_dict().items()}
