@@ -238,8 +238,8 @@ class Draft:
                 since the first step.
         """
     @property
-    def last_probability(self) -> float:
-        """Probability of the last token drawn, given what was possible; 1 if greedy."""
+    def confidence(self) -> float:
+        """How sure the drafter was at the last step: its most probable token's probability."""
     def finish(self) -> Proposal:
         """The proposal; the object is ready for the next round.
 

@@ -35,7 +35,12 @@ from omnidraft.runtime.models import (
     model_path,
     pull,
 )
-from omnidraft.runtime.session import DEFAULT_DRAFT_LENGTH, Answer, default_ngram_folder
+from omnidraft.runtime.session import (
+    DEFAULT_DRAFT_CONFIDENCE,
+    DEFAULT_DRAFT_LENGTH,
+    Answer,
+    default_ngram_folder,
+)
 
 app = typer.Typer(
     help="One small draft model makes any local language model answer faster, losslessly.",
@@ -66,6 +71,12 @@ MinP = Annotated[float, typer.Option(help="Keep tokens at least so probable rela
 Penalty = Annotated[float, typer.Option(help="Repetition penalty; 1 is off.")]
 Seed = Annotated[int | None, typer.Option(min=0, max=2**64 - 1, help="Repeat a sampled run.")]
 DraftLength = Annotated[int, typer.Option(min=0, max=32, help="Draft tokens per round.")]
+DraftConfidence = Annotated[
+    float,
+    typer.Option(
+        min=0, max=1, help="End a draft early when it is less likely than this; 0: never."
+    ),
+]
 VerificationOption = Annotated[
     Literal["exact", "paper"], typer.Option(help="paper is approximate, for comparison.")
 ]
@@ -91,6 +102,7 @@ def generate(
     repetition_penalty: Penalty = 1.0,
     seed: Seed = None,
     draft_length: DraftLength = DEFAULT_DRAFT_LENGTH,
+    draft_confidence: DraftConfidence = DEFAULT_DRAFT_CONFIDENCE,
     no_draft: Annotated[bool, typer.Option("--no-draft", help="Plain decoding.")] = False,
     verification: VerificationOption = "exact",
     raw: Raw = False,
@@ -113,6 +125,7 @@ def generate(
         verification,
         seed,
         0 if no_draft else draft_length,
+        draft_confidence,
         raw,
     )
     text = _read_prompt(prompt)
@@ -146,6 +159,7 @@ def bench(
     repetition_penalty: Penalty = 1.0,
     seed: Seed = 0,
     draft_length: DraftLength = DEFAULT_DRAFT_LENGTH,
+    draft_confidence: DraftConfidence = DEFAULT_DRAFT_CONFIDENCE,
     verification: VerificationOption = "exact",
     raw: Raw = False,
     quantization: QuantizationOption = DEFAULT_QUANTIZATION,
@@ -165,6 +179,7 @@ def bench(
         verification,
         seed,
         draft_length,
+        draft_confidence,
         raw,
     )
     entries = read_prompts(prompts, limit)
@@ -289,11 +304,12 @@ def _options(
     verification: Literal["exact", "paper"],
     seed: int | None,
     draft_length: int,
+    draft_confidence: float,
     raw: bool,
 ) -> GenerationOptions:
     choices = {"exact": Verification.EXACT, "paper": Verification.PAPER}
     return GenerationOptions(
-        max_new_tokens, sampling, choices[verification], seed, draft_length, raw
+        max_new_tokens, sampling, choices[verification], seed, draft_length, draft_confidence, raw
     )
 
 

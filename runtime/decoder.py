@@ -49,6 +49,9 @@ class Drafting:
         speller: translates target tokens into draft tokens.
         begin: draft tokens that open every context (beginning of text).
         length: draft tokens per round, the draft length.
+        confidence: a draft ends early when the product of the drafter's largest probabilities, one
+            for each step, falls below this; 0 always drafts the full length. It depends on the
+            path drawn only, so verification stays exact.
     """
 
     model: CausalModel
@@ -56,6 +59,7 @@ class Drafting:
     speller: Speller
     begin: tuple[int, ...] = ()
     length: int = 4
+    confidence: float = 0.0
 
 
 class SpeculativeDecoder:
@@ -195,7 +199,8 @@ class _DraftSide:
         count = min(self._drafting.length, room)
         # The first step catches up with what the target has said since.
         tokens = self._unread(count) if count > 0 else []
-        while count > 0 and tokens:
+        confidence = 1.0
+        while count > 0 and tokens and confidence >= self._drafting.confidence:
             before = perf_counter()
             logits = self._drafting.model.forward(tokens, rows=1)
             self._fed += tokens
@@ -206,6 +211,7 @@ class _DraftSide:
             if token < 0:
                 break
             self._stats.draft_tokens += 1
+            confidence *= self._draft.confidence
             tokens = [token]
             count -= 1
         return self._draft.finish()

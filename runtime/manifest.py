@@ -13,7 +13,7 @@ from typing import Any
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
 
 MANIFEST_FILE = "omnidraft-model.json"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ from omnidraft.runtime.tokenizer import Tokenizer
 from omnidraft.runtime.translation import Speller
 
 DEFAULT_DRAFT_LENGTH = 4
+DEFAULT_DRAFT_CONFIDENCE = 0.3
+"""Measured with the default drafter: see benchmarks/README.md."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class GenerationOptions:
         verification: how sampled proposals are verified; greedy needs no choice.
         seed: makes a sampled answer repeatable.
         draft_length: draft tokens per round; 0 decodes plainly.
+        draft_confidence: see ``Drafting.confidence``.
         raw: take the prompt as text to continue instead of a chat message.
     """
 
@@ -48,6 +51,7 @@ class GenerationOptions:
     verification: Verification = Verification.EXACT
     seed: int | None = None
     draft_length: int = DEFAULT_DRAFT_LENGTH
+    draft_confidence: float = DEFAULT_DRAFT_CONFIDENCE
     raw: bool = False
 
 
@@ -195,6 +199,7 @@ class Session:
                 self._speller,
                 begin=() if bos is None else (bos,),
                 length=options.draft_length,
+                confidence=options.draft_confidence,
             )
         return SpeculativeDecoder(
             self.target.model,

@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 
 from omnidraft.runtime.convert import Quantization, convert, graph
 from omnidraft.runtime.convert.checkpoint import open_checkpoint
-from omnidraft.runtime.convert.quantize import BLOCK, quantize_rows
+from omnidraft.runtime.convert.quantize import (
+    BLOCK,
+    extended_width,
+    quantize_blocks4,
+    quantize_blocks8,
+    quantize_rows,
+)
 from omnidraft.runtime.engines.onnx import OnnxModel
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.manifest import MANIFEST_FILE, Manifest
@@ -180,26 +186,51 @@ def test_int8_block_format_survives_8_bit_conversion(tmp_path: Path) -> None:
         stored[f"{name}.scale"] = scale
     folder = write_safetensors(tmp_path / "d", config, stored, format="omnidraft-int8-block32")
     values = open_checkpoint(folder).rows("0.down")
-    integers, scales = quantize_rows(values, 8)
+    integers, scales = quantize_blocks8(values)
     name = "model.layers.0.mlp.down_proj.weight"
     assert np.array_equal(integers.reshape(values.shape).astype(int) - 128, stored[name])
     assert np.array_equal(scales, stored[f"{name}.scale"].astype(np.float32))
     assert convert(folder, tmp_path / "out", "8bit").batch_invariant
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-def test_quantized_values_are_near(bits: Any) -> None:
+def restore4(codes: np.ndarray, scales: np.ndarray, width: int) -> np.ndarray:
+    """What MatMulNBits over the input and its block sums computes with."""
+    levels = np.stack([codes & 15, codes >> 4], axis=-1).reshape(*scales.shape, BLOCK)
+    values = ((levels.astype(np.float32) - 8) * scales[..., None]).reshape(len(codes), -1)
+    offsets = values[:, width : width + width // BLOCK]
+    assert not values[:, width + width // BLOCK :].any()
+    return values[:, :width] + offsets.repeat(BLOCK, axis=1)
+
+
+def test_quantized_values_are_near() -> None:
     rows = np.random.default_rng(0).normal(size=(7, 70)).astype(np.float32)
     rows[3] = 0
-    packed, scales = quantize_rows(rows, bits)
-    if bits == 4:
-        packed = np.stack([packed & 15, packed >> 4], axis=-1)
-    levels = packed.reshape(7, 3, BLOCK).astype(np.float32) - 2 ** (bits - 1)
-    restored = (levels * scales[..., None]).reshape(7, -1)
-    assert np.array_equal(restored[:, 70:], np.zeros((7, 26)))
-    # Half a step; at 4 bits the side opposite to the extreme value ends one step early.
-    steps = np.abs(scales).repeat(BLOCK, axis=1)[:, :70]
-    assert (np.abs(restored[:, :70] - rows) <= steps * (1.001 if bits == 4 else 0.501)).all()
+    integers, scales = quantize_rows(rows)
+    assert (np.abs(integers * scales[:, None] - rows) <= 0.501 * scales[:, None]).all()
+    packed, scales = quantize_blocks8(rows)
+    restored = (packed.astype(np.float32).reshape(7, 3, BLOCK) - 128) * scales[..., None]
+    assert not restored.reshape(7, -1)[:, 70:].any()
+    steps = scales.repeat(BLOCK, axis=1)[:, :70]
+    assert (np.abs(restored.reshape(7, -1)[:, :70] - rows) <= 0.501 * steps).all()
+    rows = np.random.default_rng(1).normal(size=(9, 96)).astype(np.float32)
+    rows[3] = 0
+    codes, scales = quantize_blocks4(rows)
+    assert scales.shape == (9, extended_width(96) // BLOCK)
+    restored = restore4(codes, scales, 96)
+    # Half a step, and the error of an offset of at most eight steps that is stored in 4 bits.
+    span = np.ptp(rows.reshape(9, 3, BLOCK), axis=-1).repeat(BLOCK, axis=1)
+    assert (np.abs(restored - rows) <= span / 8 * 0.501 + np.abs(rows).max() / 16).all()
+
+
+@pytest.mark.parametrize("offset", [0.0, 0.3])
+def test_four_bits_keep_weights_that_were_quantized_to_four_bits(offset: float) -> None:
+    rng = np.random.default_rng(2)
+    steps = rng.uniform(0.01, 0.1, (64, 18, 1)).astype(np.float32)
+    rows = (steps * (rng.integers(0, 16, (64, 18, BLOCK)) - 8 + offset)).astype(np.float32)
+    rows = rows.reshape(64, -1)
+    codes, scales = quantize_blocks4(rows)
+    error = np.linalg.norm(restore4(codes, scales, 576) - rows) / np.linalg.norm(rows)
+    assert error < 0.02  # without offsets: 0.08
 
 
 @pytest.mark.parametrize("quantization", ["4bit", "8bit", "float32"])
@@ -250,7 +281,7 @@ def test_failure_leaves_nothing(
     def fail(*_: Any) -> None:
         raise failure
 
-    monkeypatch.setattr(graph, "quantize_rows", fail)
+    monkeypatch.setattr(graph, "quantize_blocks4", fail)
     with pytest.raises(expected):
         convert(source, tmp_path / "out", "4bit")
     assert Manifest.load(tmp_path / "out") == before

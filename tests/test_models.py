@@ -57,7 +57,7 @@ def test_a_checkpoint_is_converted_once(checkpoint: Path, cache: Path) -> None:
     assert models.load_model(str(other)).path == other
     listed = models.list_models()
     assert {(m.quantization, m.path) for m in listed if m.path} == {
-        ("4bit", loaded.path),
+        ("8bit", loaded.path),
         ("float32", other),
     }
     assert {"smollm2-135m", "gemma3-270m"} <= {m.name for m in listed}
@@ -142,7 +142,7 @@ def test_where_a_model_lies(checkpoint: Path) -> None:
 def test_too_little_disk_space(
     checkpoint: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(models, "_BYTES_PER_WEIGHT", {"4bit": 1e12})
+    monkeypatch.setattr(models, "_BYTES_PER_WEIGHT", {"8bit": 1e12})
     with pytest.raises(OmniDraftError, match="disk space"):
         models.resolve(str(checkpoint))
     assert not [p for p in (cache / "models").iterdir() if p.suffix != ".lock"]
@@ -260,7 +260,7 @@ def _hub(monkeypatch: pytest.MonkeyPatch, effect: Callable[[Path], object]) -> N
 def test_a_hub_model_is_fetched_and_converted(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _hub(monkeypatch, write_target)
     path = models.resolve("someone/tiny")
-    assert path.name == "someone--tiny-4bit"
+    assert path.name == "someone--tiny-8bit"
     assert models.load_model("someone/tiny").name == "someone/tiny"
     # Of the download nothing is kept.
     assert {p.name for p in (cache / "models").iterdir()} == {path.name, f"{path.name}.lock"}

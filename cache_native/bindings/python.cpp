@@ -244,7 +244,7 @@ PYBIND11_MODULE(_native, m) {
             return self.step(row, chance);
           },
           py::arg("logits").noconvert(), py::arg("chance"))
-      .def_property_readonly("last_probability", &Draft::last_probability)
+      .def_property_readonly("confidence", &Draft::confidence)
       .def("finish", &Draft::finish);
 
   py::class_<Verdict>(m, "Verdict")

@@ -70,18 +70,27 @@ Token Draft::step(Span<const float> logits, Chance& chance) {
   if (maximum == -std::numeric_limits<float>::infinity()) {
     return kNoToken;
   }
+  const bool greedy = verification_ == Verification::kGreedy;
+  // Sampled rows are kept for verification; greedy needs one only for its confidence.
+  const std::size_t begin = greedy ? 0 : proposal_.drafts.size() * logits.size();
+  if (weights_->size() < begin + logits.size()) {
+    weights_->resize(begin + logits.size());
+  }
+  const Span<float> row(weights_->data() + begin, logits.size());
+  exp_weights(logits, maximum, greedy ? 1 : temperature_, row);
+  const Span<const float> weights(row.data(), row.size());
+  confidence_ = 1 / sum(weights);  // the largest weight is 1
   Token token = kNoToken;
-  if (verification_ == Verification::kGreedy) {
-    token = greedy_step(logits, static_cast<Token>(best));
-  } else {
-    const std::size_t begin = proposal_.drafts.size() * logits.size();
-    if (weights_->size() < begin + logits.size()) {
-      weights_->resize(begin + logits.size());
-    }
-    const Span<float> row(weights_->data() + begin, logits.size());
-    exp_weights(logits, maximum, temperature_, row);
-    token = verification_ == Verification::kExact ? exact_step(row, chance)
-                                                  : paper_step({row.data(), row.size()}, chance);
+  switch (verification_) {
+    case Verification::kGreedy:
+      token = greedy_step(logits, static_cast<Token>(best));
+      break;
+    case Verification::kExact:
+      token = exact_step(row, chance);
+      break;
+    case Verification::kPaper:
+      token = paper_step(weights, chance);
+      break;
   }
   if (token != kNoToken) {
     proposal_.drafts.push_back(token);
@@ -121,7 +130,6 @@ Token Draft::greedy_step(Span<const float> logits, Token best) {
   }
   const Node next = trie_.child(node_, best);
   node_ = next.exists() ? next : trie_.child(trie_.root(), best);
-  last_probability_ = 1;
   return best;
 }
 
@@ -144,7 +152,6 @@ Token Draft::open_position(Span<const float> weights, double total, const Node& 
   position.last = node_;
   position.open = true;
   proposal_.positions.push_back(position);
-  last_probability_ = static_cast<double>(weights[static_cast<std::size_t>(draft)]) / total;
   return draft;
 }
 
@@ -200,12 +207,10 @@ Token Draft::exact_step(Span<float> weights, Chance& chance) {
     position.token = ended;
     position.open = false;
     draft = open_position({weights.data(), weights.size()}, stop, visit.node, chance);
-    last_probability_ *= stop / total;
   } else {
     node_ = trie_.child(node_, draft);
     position.last = node_;
     ++position.draft_count;
-    last_probability_ = outcomes_[drawn] / total;
   }
   for (std::size_t i = 0; i < children_.size(); ++i) {
     weights[static_cast<std::size_t>(children_[i])] = static_cast<float>(outcomes_[i]);
@@ -214,9 +219,7 @@ Token Draft::exact_step(Span<float> weights, Chance& chance) {
 }
 
 Token Draft::paper_step(Span<const float> weights, Chance& chance) {
-  const std::size_t drawn = chance.draw_row(weights);
-  last_probability_ = static_cast<double>(weights[drawn]) / sum(weights);
-  return static_cast<Token>(drawn);
+  return static_cast<Token>(chance.draw_row(weights));
 }
 
 // Greedy and paper: the longest match from each position; the rest is dropped.

@@ -80,7 +80,8 @@ TEST_F(DraftTest, ExactVisitsHoldTheDistributionsDrawnFrom) {
   Draft draft(cache_, Verification::kExact, 1);
   const std::vector<float> row{0, std::log(2.0F), 7, std::log(3.0F)};
   EXPECT_EQ(draft.step({row.data(), row.size()}, chance), 0);
-  EXPECT_NEAR(draft.last_probability(), 1.0 / 6, 1e-7);
+  const double all = 1 + 2 + std::exp(7.0) + 3;
+  EXPECT_NEAR(draft.confidence(), std::exp(7.0) / all, 1e-6);
   // The node "a" goes on with "b"; "a" and "c" mean STOP.
   ScriptedChance stop({1, 3});
   EXPECT_EQ(draft.step({row.data(), row.size()}, stop), 3);
@@ -88,7 +89,6 @@ TEST_F(DraftTest, ExactVisitsHoldTheDistributionsDrawnFrom) {
   EXPECT_NEAR(stop.probabilities()[0][1], 4.0 / 6, 1e-7);
   EXPECT_NEAR(stop.probabilities()[1][3], 3.0 / 4, 1e-7);
   EXPECT_EQ(stop.probabilities()[1][1], 0);
-  EXPECT_NEAR(draft.last_probability(), 3.0 / 6, 1e-7);
   const Proposal proposal = draft.finish();
   ASSERT_EQ(proposal.visits.size(), 3U);
   EXPECT_EQ(proposal.visits[1].outcome, Visit::kStop);

@@ -32,10 +32,9 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, save_
 from omnidraft.runtime.errors import DamagedFileError
 
 from .checkpoint import Checkpoint, Decoder, row_blocks
-from .quantize import BLOCK, Bits, quantize_rows
+from .quantize import BLOCK, extended_width, quantize_blocks4, quantize_blocks8, quantize_rows
 
 Quantization = Literal["4bit", "8bit", "float32"]
-BITS: dict[Quantization, Bits | None] = {"4bit": 4, "8bit": 8, "float32": None}
 Progress = Callable[[str, int, int], None]
 GRAPH_FILE = "model.onnx"
 WEIGHTS_FILE = "model.onnx.data"
@@ -110,11 +109,14 @@ class _GraphWriter:
         self.checkpoint = checkpoint
         self.decoder: Decoder = checkpoint.decoder
         self.file = file
-        self.bits: Bits | None = BITS[quantization]
+        self.quantization = quantization
         self.progress = progress
         self.nodes: list[NodeProto] = []
         self.initializers: list[TensorProto] = []
         self.constants: dict[tuple[int, ...], str] = {}
+        # Inputs of linear layers, prepared for them once.
+        self.extended: dict[str, str] = {}
+        self.quantized: dict[str, tuple[str, str]] = {}
 
     # --- nodes and weights -------------------------------------------------------------------
 
@@ -153,6 +155,25 @@ class _GraphWriter:
         length = self.file.tell() - offset
         if length != int(np.prod(shape)) * np.dtype(dtype).itemsize:
             raise DamagedFileError(f"Tensor {name} of the checkpoint is not of shape {shape}.")
+        return self.external(name, shape, dtype, offset, length)
+
+    def reserve(
+        self, name: str, shape: tuple[int, ...], dtype: DTypeLike
+    ) -> tuple[str, np.memmap[Any, Any]]:
+        """Append room for a tensor to the weights file; return it as mapped memory to be filled."""
+        self.file.write(bytes(-self.file.tell() % ALIGNMENT))
+        offset = self.file.tell()
+        length = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        # Written, not only reserved: a full disk must be an error here, not a fault later on.
+        for begin in range(0, length, BLOCK_VALUES):
+            self.file.write(bytes(min(BLOCK_VALUES, length - begin)))
+        self.file.flush()
+        mapped = np.memmap(self.file.name, dtype, "r+", offset, shape)
+        return self.external(name, shape, dtype, offset, length), mapped
+
+    def external(
+        self, name: str, shape: tuple[int, ...], dtype: DTypeLike, offset: int, length: int
+    ) -> str:
         tensor = TensorProto(
             name=name,
             dims=shape,
@@ -169,23 +190,6 @@ class _GraphWriter:
         shape = (self.decoder.hidden_size if size is None else size,)
         return self.store(name, shape, np.float32, [self.checkpoint.rows(name)])
 
-    def quantized(
-        self, name: str, shape: tuple[int, int], bits: Bits, blocks: Iterable[NDArray[np.float32]]
-    ) -> tuple[str, str]:
-        scales: list[NDArray[np.float32]] = []
-
-        def integers() -> Iterator[NDArray[np.uint8]]:
-            for block in blocks:
-                values, scale = quantize_rows(block, bits)
-                scales.append(scale)
-                yield values
-
-        count = -(-shape[1] // BLOCK)
-        size = BLOCK * bits // 8
-        weight = self.store(name, (shape[0], count, size), np.uint8, integers())
-        scale = self.store(f"{name}.scales", (shape[0], count), np.float32, scales)
-        return weight, scale
-
     def linear(
         self,
         x: str,
@@ -194,30 +198,98 @@ class _GraphWriter:
         blocks: Iterable[NDArray[np.float32]],
         bias: NDArray[np.float32] | None = None,
     ) -> str:
-        bias_name = (
-            self.store(f"{name}.bias", bias.shape, np.float32, [bias]) if bias is not None else ""
+        """``x`` times the transpose of a weight of ``shape`` [out, in], which ``blocks`` yields."""
+        if self.quantization == "4bit" and shape[1] % BLOCK == 0:
+            y = self.linear4(x, name, shape, blocks)
+        elif self.quantization == "float32":
+            y = self.product(x, self.store(name, shape, np.float32, blocks))
+        else:
+            y = self.linear8(x, name, shape, blocks)
+        if bias is None:
+            return y
+        output: str = self.node(
+            "Add", [y, self.store(f"{name}.bias", bias.shape, np.float32, [bias])]
         )
-        if self.bits is None:
-            weight = self.store(name, shape, np.float32, blocks)
-            return self.product(x, weight, bias_name)
-        weight, scales = self.quantized(name, shape, self.bits, blocks)
-        inputs = [x, weight, scales] + (["", "", bias_name] if bias_name else [])
+        return output
+
+    def linear4(
+        self, x: str, name: str, shape: tuple[int, int], blocks: Iterable[NDArray[np.float32]]
+    ) -> str:
+        """4-bit weights: see ``quantize_blocks4``."""
+        scales: list[NDArray[np.float32]] = []
+
+        def codes() -> Iterator[NDArray[np.uint8]]:
+            for block in blocks:
+                values, scale = quantize_blocks4(block)
+                scales.append(scale)
+                yield values
+
+        rows, width = shape
+        extended = extended_width(width)
+        count = extended // BLOCK
+        weight = self.store(name, (rows, count, BLOCK // 2), np.uint8, codes())
+        scale = self.store(f"{name}.scales", (rows, count), np.float32, scales)
+        if x not in self.extended:
+            split = self.node("Reshape", [x, self.integers(1, -1, width // BLOCK, BLOCK)])
+            sums = self.node("ReduceSum", [split, self.integers(3)], keepdims=0)
+            if missing := extended - width - width // BLOCK:
+                sums = self.node("Pad", [sums, self.integers(0, 0, 0, 0, 0, missing)])
+            self.extended[x] = self.node("Concat", [x, sums], axis=2)
         output: str = self.node(
             "MatMulNBits",
-            inputs,
+            [self.extended[x], weight, scale],
             domain=CONTRIB,
-            N=shape[0],
-            K=shape[1],
-            bits=self.bits,
+            N=rows,
+            K=extended,
+            bits=4,
             block_size=BLOCK,
             accuracy_level=4,
         )
         return output
 
-    def product(self, x: str, weight: str, bias: str = "") -> str:
+    def linear8(
+        self, x: str, name: str, shape: tuple[int, int], blocks: Iterable[NDArray[np.float32]]
+    ) -> str:
+        """8-bit weights, one scale for each output, and 8-bit inputs, one scale for each token.
+
+        The products are sums of integers, exact in whatever order a kernel takes them.
+        """
+        rows, width = shape
+        weight, columns = self.reserve(name, (width, rows), np.int8)
+        scales = np.empty(rows, np.float32)
+        start = 0
+        for block in blocks:
+            end = start + len(block)
+            values, scales[start:end] = quantize_rows(block)
+            columns[:, start:end] = values.T
+            start = end
+        if start != rows:
+            raise DamagedFileError(f"Tensor {name} of the checkpoint is not of shape {shape}.")
+        columns.flush()
+        scale = self.store(f"{name}.scales", (rows,), np.float32, [scales])
+        if x not in self.quantized:
+            largest = self.node("ReduceMax", [self.node("Abs", [x]), self.integers(-1)], keepdims=1)
+            step = self.node("Mul", [largest, self.real(1 / 127)])
+            step = self.node("Max", [step, self.real(1e-20)])  # a row of zeros stays one
+            levels = self.node("Div", [x, step])
+            levels = self.node("QuantizeLinear", [levels, self.real(1.0), self.middle()])
+            self.quantized[x] = (levels, step)
+        levels, step = self.quantized[x]
+        y = self.node(
+            "MatMulIntegerToFloat",
+            [levels, weight, self.real(1.0), scale, self.middle()],
+            domain=CONTRIB,
+        )
+        output: str = self.node("Mul", [y, step])
+        return output
+
+    def middle(self) -> str:
+        return self.constant("middle", np.array(128, dtype=np.uint8))
+
+    def product(self, x: str, weight: str) -> str:
         """Float32 ``x`` times the transpose of ``weight`` [out, in]."""
         y: str = self.node("FusedMatMul", [x, weight], domain=CONTRIB, transB=1)
-        return self.node("Add", [y, bias]) if bias else y
+        return y
 
     def blocks(self, name: str, rows: int, columns: int) -> Iterable[NDArray[np.float32]]:
         return row_blocks(self.checkpoint, name, rows, max(1, BLOCK_VALUES // columns))
@@ -278,20 +350,27 @@ class _GraphWriter:
         scale = np.float32(d.embedding_scale)
         blocks = (scale * b for b in self.blocks("embedding", d.vocab_size, d.hidden_size))
         shape = (d.vocab_size, d.hidden_size)
-        if self.bits is None:
+        if self.quantization == "float32":
             output: str = self.node(
                 "Gather", [self.store("embedding", shape, np.float32, blocks), "tokens"]
             )
             return output
         # One row per token is read, so 8 bits cost no time here.
-        weight, scales = self.quantized("embedding", shape, 8, blocks)
+        scales: list[NDArray[np.float32]] = []
+
+        def integers() -> Iterator[NDArray[np.uint8]]:
+            for block in blocks:
+                values, scale = quantize_blocks8(block)
+                scales.append(scale)
+                yield values
+
         padded = -(-d.hidden_size // BLOCK) * BLOCK
-        for tensor in self.initializers:
-            if tensor.name == weight:
-                tensor.dims[:] = [d.vocab_size, padded]
+        weight = self.store("embedding", (d.vocab_size, padded), np.uint8, integers())
+        scale_shape = (d.vocab_size, padded // BLOCK)
+        embedding_scales = self.store("embedding.scales", scale_shape, np.float32, scales)
         output = self.node(
             "GatherBlockQuantized",
-            [weight, "tokens", scales],
+            [weight, "tokens", embedding_scales],
             domain=CONTRIB,
             bits=8,
             block_size=BLOCK,
@@ -306,11 +385,15 @@ class _GraphWriter:
     def head(self, x: str) -> None:
         d = self.decoder
         shape = (d.vocab_size, d.hidden_size)
-        if d.tied_embeddings and self.bits is None and d.embedding_scale == 1.0:
+        if d.tied_embeddings and self.quantization == "float32" and d.embedding_scale == 1.0:
             self.product(x, "embedding")
         else:
             name = "embedding" if d.tied_embeddings else "head"
-            self.linear(x, "head", shape, self.blocks(name, *shape))
+            blocks = self.blocks(name, *shape)
+            if self.quantization == "float32":
+                self.product(x, self.store("head", shape, np.float32, blocks))
+            else:  # never 4 bits: every logit would pay for it
+                self.linear8(x, "head", shape, blocks)
         self.nodes[-1].output[0] = "logits"
 
     def mask(self, window: int | None) -> str:

@@ -57,6 +57,7 @@ class OnnxModel:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
         options.log_severity_level = 3
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         try:
             self._session = ort.InferenceSession(
                 str(folder / GRAPH_FILE), options, providers=["CPUExecutionProvider"]

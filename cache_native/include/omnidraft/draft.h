@@ -72,9 +72,9 @@ class Draft {
   // first step, std::domain_error for NaN.
   Token step(Span<const float> logits, Chance& chance);
 
-  // Probability of the last token returned by step, given the outcomes that were possible; in
-  // greedy 1. For policies of draft length.
-  double last_probability() const { return last_probability_; }
+  // How sure the drafter was at the last step: the probability of its most probable token. For
+  // policies of draft length.
+  double confidence() const { return confidence_; }
   std::size_t size() const { return proposal_.drafts.size(); }
 
   // The proposal; the object is ready for the next round. Throws std::invalid_argument when the
@@ -96,7 +96,7 @@ class Draft {
   Node node_;
   Proposal proposal_;
   std::shared_ptr<std::vector<float>> weights_;
-  double last_probability_ = 1;
+  double confidence_ = 1;
   std::vector<Token> children_;
   std::vector<double> outcomes_;
   std::vector<float> root_mask_;  // 1 for the root's children, else 0
