@@ -10,6 +10,11 @@ TARGET ?= smollm2-135m
 
 NATIVE := CMakeLists.txt $(wildcard cache_native/*/*.cpp cache_native/*/*.h cache_native/include/omnidraft/*.h)
 
+# mypy reads the package in the shape in which it is installed.
+MYPY = mkdir -p build/mypy/omnidraft && ln -sfn $(CURDIR)/omnidraft/* build/mypy/omnidraft/ && \
+  ln -sfn $(CURDIR)/runtime build/mypy/omnidraft/runtime && cd build/mypy && \
+  $(CURDIR)/$(BIN)/python -m mypy --config-file $(CURDIR)/pyproject.toml -p omnidraft
+
 .PHONY: demo test test-native lint format clean
 
 demo: $(VENV)/.installed
@@ -33,7 +38,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(filter %.cpp %.h,$(NATIVE))
-	$(BIN)/python -m mypy
+	$(MYPY)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

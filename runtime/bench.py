@@ -103,7 +103,7 @@ def read_prompts(path: Path, limit: int | None = None) -> list[Prompt]:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise OmniDraftError(f"the prompts cannot be read: {error}") from error
-    prompts = []
+    prompts: list[Prompt] = []
     for number, line in enumerate(lines, 1):
         if limit is not None and len(prompts) >= limit:
             break
