@@ -72,16 +72,16 @@ def test_sampled_tokens_follow_the_target_with_merges(session: Session) -> None:
         cache.observe(token, list(speller.spell(token)))
     assert len(cache) > 20_000
     drafting = Drafting(drafter.model, cache, speller, begin=(drafter.tokenizer.bos_id or 0,))
-    prompt = tokenizer.encode("The scientists who studied the unusual")
+    prompt = tokenizer.encode("Climate change is caused by greenhouse gas")
     sampling = SamplingParameters(temperature=1.0, top_k=12)
     counts: Counter[tuple[int, int]] = Counter()
     merged = 0
-    for seed in range(400):
+    for seed in range(250):
         run = SpeculativeDecoder(target.model, drafting, sampling=sampling, seed=seed)
-        emitted = list(run.generate(prompt, 2))
+        emitted = list(run.generate(prompt, 6))[:2]  # room for drafts of several tokens
         merged += sum(e.origin == Origin.MERGED for e in emitted)
         counts[emitted[0].token, emitted[1].token] += 1
-    assert merged > 20
+    assert merged > 50
     model = target.model
     first = Counter[int]()
     for (one, _), count in counts.items():
