@@ -422,14 +422,14 @@ def _print_report(report: Report, session: Session, options: GenerationOptions) 
     for heading in (
         "task",
         "prompts",
-        "tokens a round",
-        "acceptance",
+        "tokens/round",
+        "accepted",
         "plain tok/s",
-        "speculative tok/s",
+        "drafted tok/s",
         "speedup",
         "identical",
     ):
-        table.add_column(heading, justify="left" if heading == "task" else "right")
+        table.add_column(heading, justify="left" if heading == "task" else "right", no_wrap=True)
 
     def add(task: str, sums: Comparison, style: str = "") -> None:
         table.add_row(
