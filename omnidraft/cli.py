@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -249,14 +249,7 @@ def models_pull(
     quantization: QuantizationOption = DEFAULT_QUANTIZATION,
 ) -> None:
     """Fetch a model and convert it into the cache; check and mend one that is there."""
-    with _progress() as progress:
-        bar = progress.add_task(f"pulling {name}", total=None)
-
-        def show(step: str, fraction: float | None) -> None:
-            progress.update(bar, description=step, total=1 if fraction is not None else None)
-            if fraction is not None:
-                progress.update(bar, completed=fraction)
-
+    with _steps(f"pulling {name}") as show:
         path = pull(name, quantization, progress=show)
     print(path)
 
@@ -344,14 +337,7 @@ def _open(
     *,
     keep_ngrams: bool,
 ) -> Session:
-    with _progress() as progress:
-        bar = progress.add_task("loading", total=None)
-
-        def show(step: str, fraction: float | None) -> None:
-            progress.update(bar, description=step, total=1 if fraction is not None else None)
-            if fraction is not None:
-                progress.update(bar, completed=fraction)
-
+    with _steps("loading") as show:
         target_model = load_model(
             target, quantization=quantization, engine=engine, threads=threads, progress=show
         )
@@ -376,6 +362,20 @@ def _progress() -> Iterator[Progress]:
         disable=not _errors.is_terminal,
     ) as progress:
         yield progress
+
+
+@contextmanager
+def _steps(description: str) -> Iterator[Callable[[str, float | None], None]]:
+    """A progress bar for fetching and converting; yields what is told each step."""
+    with _progress() as progress:
+        bar = progress.add_task(description, total=None)
+
+        def show(step: str, fraction: float | None) -> None:
+            progress.update(bar, description=step, total=1 if fraction is not None else None)
+            if fraction is not None:
+                progress.update(bar, completed=fraction)
+
+        yield show
 
 
 def _stream(session: Session, prompt: str, options: GenerationOptions) -> None:

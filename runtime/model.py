@@ -8,6 +8,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from omnidraft.runtime.errors import ContextOverflowError
+
 
 @runtime_checkable
 class CausalModel(Protocol):
@@ -44,6 +46,7 @@ class CausalModel(Protocol):
 
         Raises:
             ContextOverflowError: ``length + n > max_length``; the cache is unchanged.
+            ValueError: no tokens, a token outside the vocabulary, or ``rows`` outside 1…n.
         """
 
     def truncate(self, length: int) -> None:
@@ -52,3 +55,29 @@ class CausalModel(Protocol):
         Raises:
             ValueError: ``length`` is negative or greater than the current length.
         """
+
+
+def check_pass(
+    model: CausalModel, tokens: Sequence[int] | NDArray[np.int64], rows: int | None
+) -> tuple[NDArray[np.int64], int]:
+    """What every engine's ``forward`` demands of its arguments.
+
+    Returns:
+        int64 [n] token ids, C-contiguous, and the number of rows that are wanted.
+
+    Raises:
+        ContextOverflowError, ValueError: see ``CausalModel.forward``.
+    """
+    ids = np.ascontiguousarray(tokens, dtype=np.int64)
+    count = len(ids)
+    rows = count if rows is None else rows
+    if ids.ndim != 1 or not count or not 1 <= rows <= count:
+        raise ValueError(f"{count} tokens of which {rows} rows are asked for")
+    if ids.min() < 0 or ids.max() >= model.vocab_size:
+        raise ValueError(f"token ids must lie in 0…{model.vocab_size - 1}")
+    if model.length + count > model.max_length:
+        raise ContextOverflowError(
+            f"{model.length} + {count} tokens exceed the context of {model.max_length}. "
+            "Shorten the prompt or generate fewer tokens."
+        )
+    return ids, rows

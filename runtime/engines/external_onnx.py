@@ -15,7 +15,8 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from omnidraft.runtime.errors import ContextOverflowError, DamagedFileError, ModelNotFoundError
+from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
+from omnidraft.runtime.model import check_pass
 
 # optimum's and transformers.js's names, the exact ones before the quantized ones.
 _DECODER_FILES = (
@@ -155,18 +156,10 @@ class ExternalOnnxModel:
 
         Raises:
             ContextOverflowError: ``length + n > max_length``; the cache is unchanged.
-            ValueError: no tokens, or ``rows`` outside 1…n.
+            ValueError: no tokens, a token outside the vocabulary, or ``rows`` outside 1…n.
         """
-        ids = np.asarray(tokens, dtype=np.int64)
+        ids, rows = check_pass(self, tokens, rows)
         count = len(ids)
-        rows = count if rows is None else rows
-        if ids.ndim != 1 or not count or not 1 <= rows <= count:
-            raise ValueError(f"{count} tokens of which {rows} rows are asked for")
-        if self._length + count > self._max_length:
-            raise ContextOverflowError(
-                f"{self._length} + {count} tokens exceed the context of {self._max_length}. "
-                "Shorten the prompt or generate fewer tokens."
-            )
         parts = []
         for start in range(0, count, _MAX_PASS):
             part = ids[start : start + _MAX_PASS]

@@ -10,8 +10,9 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from omnidraft.runtime.errors import ContextOverflowError, DamagedFileError
+from omnidraft.runtime.errors import DamagedFileError
 from omnidraft.runtime.manifest import Manifest
+from omnidraft.runtime.model import check_pass
 
 GRAPH_FILE = "model.onnx"
 # The graph sees a prefix of the cache, of this granularity: see convert/graph.py.
@@ -110,18 +111,8 @@ class OnnxModel:
             ContextOverflowError: ``length + n > max_length``; the cache is unchanged.
             ValueError: no tokens, a token outside the vocabulary, or ``rows`` outside 1…n.
         """
-        ids = np.asarray(tokens, dtype=np.int64)
+        ids, rows = check_pass(self, tokens, rows)
         count = len(ids)
-        rows = count if rows is None else rows
-        if ids.ndim != 1 or not count or not 1 <= rows <= count:
-            raise ValueError(f"{count} tokens of which {rows} rows are asked for")
-        if ids.min() < 0 or ids.max() >= self.vocab_size:
-            raise ValueError(f"token ids must lie in 0…{self.vocab_size - 1}")
-        if self._length + count > self._max_length:
-            raise ContextOverflowError(
-                f"{self._length} + {count} tokens exceed the context of {self._max_length}. "
-                "Shorten the prompt or generate fewer tokens."
-            )
         if rows > self._logits.shape[1]:
             self._logits = np.empty((1, rows, self.vocab_size), np.float32)
             self._bound_logits = None

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omnidraft.runtime.errors import (
-    ContextOverflowError,
     DamagedFileError,
     MissingDependencyError,
 )
+from omnidraft.runtime.model import check_pass
 
 
 class TransformersModel:
@@ -97,18 +97,8 @@ class TransformersModel:
             ContextOverflowError: ``length + n > max_length``; the cache is unchanged.
             ValueError: no tokens, a token outside the vocabulary, or ``rows`` outside 1…n.
         """
-        ids = np.ascontiguousarray(tokens, dtype=np.int64)
+        ids, rows = check_pass(self, tokens, rows)
         count = len(ids)
-        rows = count if rows is None else rows
-        if ids.ndim != 1 or not count or not 1 <= rows <= count:
-            raise ValueError(f"{count} tokens of which {rows} rows are asked for")
-        if ids.min() < 0 or ids.max() >= self._vocab_size:
-            raise ValueError(f"token ids must lie in 0…{self._vocab_size - 1}")
-        if self._length + count > self._max_length:
-            raise ContextOverflowError(
-                f"{self._length} + {count} tokens exceed the context of {self._max_length}. "
-                "Shorten the prompt or generate fewer tokens."
-            )
         torch = self._torch
         with torch.inference_mode():
             result = self._model(
