@@ -210,11 +210,13 @@ PYBIND11_MODULE(_native, m) {
   m.def(
       "shape",
       [](const Logits& logits, const SamplingParameters& sampling, const History& history) {
-        Distribution result;
-        shape(view(logits), sampling, history, result);
-        py::array_t<double> probabilities(static_cast<py::ssize_t>(result.weights.size()));
-        for (std::size_t i = 0; i < result.weights.size(); ++i) {
-          probabilities.mutable_data()[i] = static_cast<double>(result.weights[i]) / result.total;
+        Distribution distribution;
+        distribution.assign(view(logits), sampling, history);
+        std::vector<float> weights;
+        distribution.weights(weights);
+        py::array_t<double> probabilities(static_cast<py::ssize_t>(weights.size()));
+        for (std::size_t i = 0; i < weights.size(); ++i) {
+          probabilities.mutable_data()[i] = static_cast<double>(weights[i]) / distribution.total();
         }
         return probabilities;
       },

@@ -1,11 +1,8 @@
 #include "omnidraft/chance.h"
 
-#include <algorithm>
 #include <array>
 #include <numeric>
 #include <stdexcept>
-
-#include "omnidraft/sampling.h"
 
 namespace omnidraft {
 namespace {
@@ -75,19 +72,6 @@ std::size_t Generator::draw(Span<const double> weights) {
   return last;  // rounding carried us past the end
 }
 
-// A block of the row first, then an element of the block: only the sums read all of the row.
-std::size_t Generator::draw_row(Span<const float> weights) {
-  constexpr std::size_t kBlock = 1024;
-  blocks_.clear();
-  for (std::size_t begin = 0; begin < weights.size(); begin += kBlock) {
-    blocks_.push_back(sum({weights.data() + begin, std::min(kBlock, weights.size() - begin)}));
-  }
-  const std::size_t begin = draw(blocks_) * kBlock;
-  block_.assign(weights.begin() + begin,
-                weights.begin() + std::min(begin + kBlock, weights.size()));
-  return begin + draw(block_);
-}
-
 bool ScriptedChance::accept(double probability) {
   if (probability >= 1 || probability <= 0) {
     return probability >= 1;
@@ -103,11 +87,6 @@ std::size_t ScriptedChance::draw(Span<const double> weights) {
     probabilities.push_back(weight / total);
   }
   return choose(std::move(probabilities));
-}
-
-std::size_t ScriptedChance::draw_row(Span<const float> weights) {
-  const std::vector<double> wide(weights.begin(), weights.end());
-  return draw(wide);
 }
 
 std::size_t ScriptedChance::choose(std::vector<double> probabilities) {

@@ -70,27 +70,20 @@ Token Draft::step(Span<const float> logits, Chance& chance) {
   if (maximum == -std::numeric_limits<float>::infinity()) {
     return kNoToken;
   }
-  const bool greedy = verification_ == Verification::kGreedy;
-  // Sampled rows are kept for verification; greedy needs one only for its confidence.
-  const std::size_t begin = greedy ? 0 : proposal_.drafts.size() * logits.size();
-  if (weights_->size() < begin + logits.size()) {
-    weights_->resize(begin + logits.size());
-  }
-  const Span<float> row(weights_->data() + begin, logits.size());
-  exp_weights(logits, maximum, greedy ? 1 : temperature_, row);
-  const Span<const float> weights(row.data(), row.size());
-  confidence_ = 1 / sum(weights);  // the largest weight is 1
   Token token = kNoToken;
-  switch (verification_) {
-    case Verification::kGreedy:
-      token = greedy_step(logits, static_cast<Token>(best));
-      break;
-    case Verification::kExact:
-      token = exact_step(row, chance);
-      break;
-    case Verification::kPaper:
-      token = paper_step(weights, chance);
-      break;
+  if (verification_ == Verification::kGreedy) {
+    confidence_ = 1 / rough_exp_sum(logits, maximum);  // the largest weight is 1
+    token = greedy_step(logits, static_cast<Token>(best));
+  } else {
+    // The rows are kept for verification.
+    const std::size_t begin = proposal_.drafts.size() * logits.size();
+    if (weights_->size() < begin + logits.size()) {
+      weights_->resize(begin + logits.size());
+    }
+    const Span<float> row(weights_->data() + begin, logits.size());
+    confidence_ = 1 / exp_weights(logits, maximum, temperature_, row);
+    token = verification_ == Verification::kExact ? exact_step(row, chance)
+                                                  : paper_step({row.data(), row.size()}, chance);
   }
   if (token != kNoToken) {
     proposal_.drafts.push_back(token);
@@ -133,10 +126,24 @@ Token Draft::greedy_step(Span<const float> logits, Token best) {
   return best;
 }
 
+// Takes the weight from what does not open a position; the sum of the rest, by blocks in sums_.
+double Draft::mask_by_root(Span<float> weights) {
+  sums_.clear();
+  double total = 0;
+  for (std::size_t begin = 0; begin < weights.size(); begin += kBlock) {
+    const std::size_t end = std::min(begin + kBlock, weights.size());
+    for (std::size_t d = begin; d < end; ++d) {
+      weights[d] *= root_mask_[d];
+    }
+    sums_.push_back(sum({weights.data() + begin, end - begin}));
+    total += sums_.back();
+  }
+  return total;
+}
 // Draws the draft token that opens a position, from a row whose other tokens have no weight.
 Token Draft::open_position(Span<const float> weights, double total, const Node& excluded,
                            Chance& chance) {
-  const auto draft = static_cast<Token>(chance.draw_row(weights));
+  const auto draft = static_cast<Token>(draw_row(weights, sums_, chance));
   Visit visit;
   visit.position = static_cast<std::uint32_t>(proposal_.positions.size());
   visit.node = trie_.root();
@@ -178,10 +185,7 @@ Token Draft::exact_step(Span<float> weights, Chance& chance) {
   }
   double stop = 0;
   if (node_.is_root() || ended != kNoToken) {
-    for (std::size_t d = 0; d < weights.size(); ++d) {
-      weights[d] *= root_mask_[d];
-    }
-    stop = sum({weights.data(), weights.size()});
+    stop = mask_by_root(weights);
     total += stop;
   }
   if (!(total > 0)) {
@@ -219,7 +223,8 @@ Token Draft::exact_step(Span<float> weights, Chance& chance) {
 }
 
 Token Draft::paper_step(Span<const float> weights, Chance& chance) {
-  return static_cast<Token>(chance.draw_row(weights));
+  block_sums(weights, sums_);
+  return static_cast<Token>(draw_row(weights, sums_, chance));
 }
 
 // Greedy and paper: the longest match from each position; the rest is dropped.

@@ -129,8 +129,7 @@ NgramCache::NgramCache(std::shared_ptr<const VocabularyPair> pair, CacheLimits l
     : pair_(std::move(pair)),
       limits_(limits),
       starts_(pair_->drafter().size()),
-      primary_starts_(pair_->drafter().size()),
-      targets_(pair_->target().size()) {}
+      primary_starts_(pair_->drafter().size()) {}
 
 std::size_t NgramCache::memory_bytes() const {
   return entries_.capacity() * sizeof(Entry) + pool_.capacity() * sizeof(Token) +
@@ -227,7 +226,6 @@ void NgramCache::insert(Token target, Span<const Token> wanted) {
   entries_.push_back(entry);
   by_drafts_.insert(by_drafts_.begin() + static_cast<std::ptrdiff_t>(at), id);
   by_target_.insert(by_target_.begin() + static_cast<std::ptrdiff_t>(at_target), id);
-  targets_.set(static_cast<std::size_t>(target));
   starts_.set(static_cast<std::size_t>(wanted[0]));
   choose_primary(target);
   ++version_;
@@ -282,8 +280,7 @@ void NgramCache::update_start(Token draft) {
 }
 
 std::size_t NgramCache::fixed_bytes() const {
-  return (starts_.words().size() + primary_starts_.words().size() + targets_.words().size()) *
-         sizeof(std::uint64_t);
+  return (starts_.words().size() + primary_starts_.words().size()) * sizeof(std::uint64_t);
 }
 
 bool NgramCache::fits(std::size_t entries, std::size_t pool) const {
@@ -348,10 +345,7 @@ void NgramCache::evict_one() {
   }
   entries_.pop_back();
   pool_garbage_ += gone.length;
-  const auto [begin, end] = spellings(gone.target);
-  if (begin == end) {
-    targets_.reset(static_cast<std::size_t>(gone.target));
-  } else if (gone.primary) {
+  if (gone.primary) {
     choose_primary(gone.target);
   }
   update_start(pool_[gone.offset]);

@@ -9,7 +9,7 @@ namespace {
 
 #define OMNIDRAFT_INLINE inline __attribute__((always_inline))
 
-constexpr std::size_t kLanes = 16;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 template <std::size_t W>
 struct Vector {
@@ -19,11 +19,17 @@ struct Vector {
   using Doubles __attribute__((vector_size(W * 8))) = double;
 };
 
+// Rows come from far away in memory, and the hardware's own prefetching ends with each page.
+OMNIDRAFT_INLINE void prefetch(const float* values) {
+  constexpr std::uintptr_t kAhead = 2048;
+  __builtin_prefetch(
+      reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(values) + kAhead));
+}
+
 template <std::size_t W>
-OMNIDRAFT_INLINE float max_with(const float* values, std::size_t n) {
+OMNIDRAFT_INLINE void lanes_of(const float* values, std::size_t n, float* maxima) {
   using Floats = typename Vector<W>::Floats;
   using Signs = typename Vector<W>::Signs;
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
   constexpr std::size_t kVectors = kLanes / W;
   Floats best[kVectors];
   Signs bad[kVectors];
@@ -33,6 +39,7 @@ OMNIDRAFT_INLINE float max_with(const float* values, std::size_t n) {
   }
   std::size_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
+    prefetch(values + i);
     for (std::size_t v = 0; v < kVectors; ++v) {
       Floats x;
       std::memcpy(&x, values + i + v * W, sizeof x);
@@ -40,34 +47,59 @@ OMNIDRAFT_INLINE float max_with(const float* values, std::size_t n) {
       bad[v] |= ~(x < kInfinity);
     }
   }
-  float result = -kInfinity;
-  std::int32_t any_bad = 0;
   for (std::size_t v = 0; v < kVectors; ++v) {
-    for (std::size_t j = 0; j < W; ++j) {
-      result = best[v][j] > result ? best[v][j] : result;
-      any_bad |= bad[v][j];
-    }
+    const Floats result = bad[v] != 0 ? Floats{} + kInfinity : best[v];
+    std::memcpy(maxima + v * W, &result, sizeof result);
   }
-  for (; i < n; ++i) {
-    result = values[i] > result ? values[i] : result;
-    any_bad |= values[i] < kInfinity ? 0 : 1;
+  for (std::size_t j = 0; i < n; ++i, ++j) {
+    const float x = values[i] < kInfinity ? values[i] : kInfinity;
+    maxima[j] = x > maxima[j] ? x : maxima[j];
   }
-  return any_bad != 0 ? kInfinity : result;
 }
 
-// 2^x for x <= 0, as 2^n * 2^f with |f| <= 1/2 (Cephes' polynomial); 0 below -126.
-template <typename V>
-OMNIDRAFT_INLINE typename V::Floats exp2_of(typename V::Floats x) {
-  using Floats = typename V::Floats;
-  using Bits = typename V::Bits;
+template <std::size_t W>
+OMNIDRAFT_INLINE float max_with(const float* values, std::size_t n) {
+  float lanes[kLanes];
+  lanes_of<W>(values, n, lanes);
+  for (std::size_t half = kLanes / 2; half > 0; half /= 2) {
+    for (std::size_t j = 0; j < half; ++j) {
+      lanes[j] = lanes[j + half] > lanes[j] ? lanes[j + half] : lanes[j];
+    }
+  }
+  return lanes[0];
+}
+
+template <std::size_t W>
+OMNIDRAFT_INLINE void lane_maxima_with(const float* values, std::size_t n, float* maxima) {
+  std::size_t begin = 0;
+  for (; begin + kMaximaBlock <= n; begin += kMaximaBlock, maxima += kLanes) {
+    lanes_of<W>(values + begin, kMaximaBlock, maxima);
+  }
+  if (begin < n) {
+    lanes_of<W>(values + begin, n - begin, maxima);
+  }
+}
+
+// 2^x for x <= 0, as 2^n * 2^f with |f| <= 1/2; 0 below -126. Precise: Cephes' polynomial. Else the
+// cubic that is 1 at 0 and has the least relative error, 1.02e-4.
+template <std::size_t W, bool kPrecise>
+OMNIDRAFT_INLINE typename Vector<W>::Floats exp2_of(typename Vector<W>::Floats x) {
+  using Floats = typename Vector<W>::Floats;
+  using Bits = typename Vector<W>::Bits;
   constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer
   const Floats shifted = x + kRound;
   const Floats f = x - (shifted - kRound);
-  Floats p = f * 1.535336188319500e-4F + 1.339887440266574e-3F;
-  p = p * f + 9.618437357674640e-3F;
-  p = p * f + 5.550332471162809e-2F;
-  p = p * f + 2.402264791363012e-1F;
-  p = p * f + 6.931472028550421e-1F;
+  Floats p;
+  if (kPrecise) {
+    p = f * 1.535336188319500e-4F + 1.339887440266574e-3F;
+    p = p * f + 9.618437357674640e-3F;
+    p = p * f + 5.550332471162809e-2F;
+    p = p * f + 2.402264791363012e-1F;
+    p = p * f + 6.931472028550421e-1F;
+  } else {
+    p = f * 5.500893e-2F + 2.4221096e-1F;
+    p = p * f + 6.9328293e-1F;
+  }
   p = p * f + 1.0F;
   Bits bits;
   std::memcpy(&bits, &shifted, sizeof bits);
@@ -80,49 +112,79 @@ OMNIDRAFT_INLINE typename V::Floats exp2_of(typename V::Floats x) {
 template <std::size_t W>
 OMNIDRAFT_INLINE void exp2_with(const float* logits, float maximum, float scale, float* weights,
                                 std::size_t n) {
-  using V = Vector<W>;
   std::size_t i = 0;
+  typename Vector<W>::Floats x{};
   for (; i + W <= n; i += W) {
-    typename V::Floats x;
     std::memcpy(&x, logits + i, sizeof x);
-    x = exp2_of<V>((x - maximum) * scale);
+    x = exp2_of<W, true>((x - maximum) * scale);
     std::memcpy(weights + i, &x, sizeof x);
   }
   if (i < n) {
-    typename V::Floats x{};
     std::memcpy(&x, logits + i, (n - i) * sizeof(float));
-    x = exp2_of<V>((x - maximum) * scale);
+    x = exp2_of<W, true>((x - maximum) * scale);
     std::memcpy(weights + i, &x, (n - i) * sizeof(float));
   }
 }
 
 template <std::size_t W>
-OMNIDRAFT_INLINE double sum_with(const float* values, std::size_t n) {
+OMNIDRAFT_INLINE double rough_exp2_sum_with(const float* logits, float maximum, float scale,
+                                            std::size_t n) {
   using Floats = typename Vector<W>::Floats;
-  using Doubles = typename Vector<W>::Doubles;
   constexpr std::size_t kVectors = kLanes / W;
-  Doubles lanes[kVectors];
-  for (Doubles& lane : lanes) {
-    lane = Doubles{};
+  Floats sums[kVectors];
+  for (Floats& sum : sums) {
+    sum = Floats{};
   }
   std::size_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
     for (std::size_t v = 0; v < kVectors; ++v) {
       Floats x;
-      std::memcpy(&x, values + i + v * W, sizeof x);
-      lanes[v] += __builtin_convertvector(x, Doubles);
+      std::memcpy(&x, logits + i + v * W, sizeof x);
+      sums[v] += exp2_of<W, false>((x - maximum) * scale);
     }
   }
   double total = 0;
-  for (const Doubles& lane : lanes) {
+  for (const Floats& sum : sums) {
     for (std::size_t j = 0; j < W; ++j) {
-      total += lane[j];
+      total += static_cast<double>(sum[j]);
     }
   }
   for (; i < n; ++i) {
-    total += static_cast<double>(values[i]);
+    total +=
+        static_cast<double>(exp2_of<1, false>(Vector<1>::Floats{logits[i] - maximum} * scale)[0]);
   }
   return total;
+}
+
+// W floats at a time. Adding takes several cycles, so there are many sums to add to.
+template <std::size_t W>
+OMNIDRAFT_INLINE double sum_with(const float* values, std::size_t n) {
+  using Floats = typename Vector<W>::Floats;
+  using Doubles = typename Vector<W>::Doubles;
+  constexpr std::size_t kSums = 2 * kLanes;
+  Doubles vectors[kSums / W];
+  for (Doubles& vector : vectors) {
+    vector = Doubles{};
+  }
+  std::size_t i = 0;
+  for (; i + kSums <= n; i += kSums) {
+    for (std::size_t v = 0; v < kSums / W; ++v) {
+      Floats x;
+      std::memcpy(&x, values + i + v * W, sizeof x);
+      vectors[v] += __builtin_convertvector(x, Doubles);
+    }
+  }
+  double sums[kSums];
+  std::memcpy(sums, vectors, sizeof sums);
+  for (std::size_t j = 0; i < n; ++i, ++j) {
+    sums[j] += static_cast<double>(values[i]);
+  }
+  for (std::size_t half = kSums / 2; half > 0; half /= 2) {
+    for (std::size_t j = 0; j < half; ++j) {
+      sums[j] += sums[j + half];
+    }
+  }
+  return sums[0];
 }
 
 #if defined(__x86_64__)
@@ -137,58 +199,44 @@ Unit best_unit() {
 
 const Unit kUnit = best_unit();
 
-__attribute__((target("avx2"))) float max_avx2(const float* values, std::size_t n) {
-  return max_with<8>(values, n);
-}
-__attribute__((target("avx512f"))) float max_avx512(const float* values, std::size_t n) {
-  return max_with<16>(values, n);
-}
-__attribute__((target("avx2"))) void exp2_avx2(const float* logits, float maximum, float scale,
-                                               float* weights, std::size_t n) {
-  exp2_with<8>(logits, maximum, scale, weights, n);
-}
-__attribute__((target("avx512f"))) void exp2_avx512(const float* logits, float maximum, float scale,
-                                                    float* weights, std::size_t n) {
-  exp2_with<16>(logits, maximum, scale, weights, n);
-}
-__attribute__((target("avx2"))) double sum_avx2(const float* values, std::size_t n) {
-  return sum_with<4>(values, n);
-}
-__attribute__((target("avx512f"))) double sum_avx512(const float* values, std::size_t n) {
-  return sum_with<16>(values, n);
-}
-
 #endif
 
 }  // namespace
 
-float max(const float* values, std::size_t n) {
+// Defines a function of the header by name_with<W>, the widest that the machine can run.
 #if defined(__x86_64__)
-  if (kUnit != Unit::kSse2) {
-    return kUnit == Unit::kAvx512 ? max_avx512(values, n) : max_avx2(values, n);
+#define OMNIDRAFT_DISPATCH(result, name, parameters, arguments, avx512, avx2, narrow) \
+  __attribute__((target("avx512f"))) static result name##_avx512 parameters {         \
+    return name##_with<avx512> arguments;                                             \
+  }                                                                                   \
+  __attribute__((target("avx2"))) static result name##_avx2 parameters {              \
+    return name##_with<avx2> arguments;                                               \
+  }                                                                                   \
+  result name parameters {                                                            \
+    return kUnit == Unit::kAvx512 ? name##_avx512 arguments                           \
+           : kUnit == Unit::kAvx2 ? name##_avx2 arguments                             \
+                                  : name##_with<narrow>                               \
+                                        arguments;                                    \
   }
+#else
+#define OMNIDRAFT_DISPATCH(result, name, parameters, arguments, avx512, avx2, narrow) \
+  result name parameters { return name##_with<narrow> arguments; }
 #endif
-  return max_with<4>(values, n);
-}
 
-void exp2(const float* logits, float maximum, float scale, float* weights, std::size_t n) {
-#if defined(__x86_64__)
-  if (kUnit != Unit::kSse2) {
-    kUnit == Unit::kAvx512 ? exp2_avx512(logits, maximum, scale, weights, n)
-                           : exp2_avx2(logits, maximum, scale, weights, n);
-    return;
-  }
-#endif
-  exp2_with<4>(logits, maximum, scale, weights, n);
-}
+OMNIDRAFT_DISPATCH(float, max, (const float* values, std::size_t n), (values, n), 16, 8, 4)
+OMNIDRAFT_DISPATCH(void, lane_maxima, (const float* values, std::size_t n, float* maxima),
+                   (values, n, maxima), 16, 8, 4)
+OMNIDRAFT_DISPATCH(void, exp2,
+                   (const float* logits, float maximum, float scale, float* weights, std::size_t n),
+                   (logits, maximum, scale, weights, n), 16, 8, 4)
+OMNIDRAFT_DISPATCH(double, rough_exp2_sum,
+                   (const float* logits, float maximum, float scale, std::size_t n),
+                   (logits, maximum, scale, n), 16, 8, 4)
+// Half a vector of floats is a whole one of doubles.
+OMNIDRAFT_DISPATCH(double, sum, (const float* values, std::size_t n), (values, n), 8, 4, 2)
 
-double sum(const float* values, std::size_t n) {
-#if defined(__x86_64__)
-  if (kUnit != Unit::kSse2) {
-    return kUnit == Unit::kAvx512 ? sum_avx512(values, n) : sum_avx2(values, n);
-  }
-#endif
-  return sum_with<2>(values, n);
+float exp2(float logit, float maximum, float scale) {
+  return exp2_of<1, true>(Vector<1>::Floats{logit - maximum} * scale)[0];
 }
 
 }  // namespace omnidraft::rows

@@ -1,10 +1,12 @@
 #include "omnidraft/sampling.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstring>
 #include <functional>
-#include <iterator>
 #include <limits>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 
@@ -13,92 +15,23 @@
 namespace omnidraft {
 namespace {
 
+constexpr const char* kNotNumbers = "the model returned logits that are not numbers";
+
 std::uint32_t bits_of(float value) {
   std::uint32_t bits = 0;
   std::memcpy(&bits, &value, sizeof bits);
   return bits;
 }
 
-struct Tally {
-  std::size_t count = 0;
-  double mass = 0;
-
-  void add(float weight) {
-    ++count;
-    mass += static_cast<double>(weight);
-  }
-};
-
-// Weights not below `floor`, in their order, and their tally. `maxima` are those of blocks.
-constexpr std::size_t kBlock = 128;
-Tally collect(const std::vector<float>& weights, const std::vector<float>& maxima, float floor,
-              std::vector<float>& found) {
-  Tally tally;
-  found.clear();
-  for (std::size_t b = 0; b < maxima.size(); ++b) {
-    if (maxima[b] >= floor) {
-      const std::size_t end = std::min(weights.size(), (b + 1) * kBlock);
-      for (std::size_t i = b * kBlock; i < end; ++i) {
-        if (weights[i] >= floor) {
-          found.push_back(weights[i]);
-          tally.add(weights[i]);
-        }
-      }
-    }
-  }
-  return tally;
+// Finite, so that 0 * scale is 0.
+float scale_for(double temperature) {
+  constexpr double kLog2e = 1.4426950408889634;
+  return static_cast<float>(
+      std::min(kLog2e / temperature, static_cast<double>(std::numeric_limits<float>::max())));
 }
 
-// The largest threshold at which the weights not below it are `enough`, which decides on their
-// Tally; 0 when all of them are not. The weights are within [0, 1]. `kept` is filled with those not
-// below the threshold, in their order. A floor is lowered until it lets enough through; those few
-// are counted by the leading bits of the weights, and only the last of these buckets is sorted.
-template <typename Enough>
-float threshold_for(const std::vector<float>& weights, Enough enough, std::vector<float>& kept) {
-  std::vector<float> maxima;
-  maxima.reserve(weights.size() / kBlock + 1);
-  for (std::size_t begin = 0; begin < weights.size(); begin += kBlock) {
-    maxima.push_back(rows::max(weights.data() + begin, std::min(kBlock, weights.size() - begin)));
-  }
-  float floor = 0.125F;
-  while (!enough(collect(weights, maxima, floor, kept))) {
-    floor *= 0.0625F;
-    if (floor < std::numeric_limits<float>::min()) {
-      return 0;
-    }
-  }
-
-  constexpr int kLowBits = 16;
-  const std::uint32_t lowest = bits_of(floor) >> kLowBits;
-  const auto bucket_of = [&](float weight) { return (bits_of(weight) >> kLowBits) - lowest; };
-  std::vector<Tally> buckets(bucket_of(1.0F) + 1);
-  for (const float weight : kept) {
-    buckets[bucket_of(weight)].add(weight);
-  }
-  std::size_t last = buckets.size() - 1;
-  Tally above;
-  while (last > 0 &&
-         !enough(Tally{above.count + buckets[last].count, above.mass + buckets[last].mass})) {
-    above.count += buckets[last].count;
-    above.mass += buckets[last].mass;
-    --last;
-  }
-  std::vector<float> bucket;
-  std::copy_if(kept.begin(), kept.end(), std::back_inserter(bucket),
-               [&](float weight) { return bucket_of(weight) == last; });
-  std::sort(bucket.begin(), bucket.end(), std::greater<>());
-  float threshold = floor;
-  for (const float weight : bucket) {
-    threshold = weight;
-    above.add(weight);
-    if (enough(above)) {
-      break;
-    }
-  }
-  kept.erase(
-      std::remove_if(kept.begin(), kept.end(), [&](float weight) { return weight < threshold; }),
-      kept.end());
-  return threshold;
+Span<const float> block_of(Span<const float> row, std::size_t begin) {
+  return {row.data() + begin, std::min(kBlock, row.size() - begin)};
 }
 
 void require(bool condition, const char* name, const char* range, double value) {
@@ -132,41 +65,62 @@ void History::add(Token token) {
   }
 }
 
+void History::truncate(std::size_t count) {
+  for (; distinct_.size() > count; distinct_.pop_back()) {
+    seen_.reset(static_cast<std::size_t>(distinct_.back()));
+  }
+}
+
 double exp_weights(Span<const float> logits, float maximum, double temperature,
                    Span<float> weights) {
-  constexpr std::size_t kBlock = 1024;  // while the block is in the nearest cache
-  constexpr double kLog2e = 1.4426950408889634;
-  // Finite, so that 0 * scale is 0.
-  const auto scale = static_cast<float>(
-      std::min(kLog2e / temperature, static_cast<double>(std::numeric_limits<float>::max())));
+  const float scale = scale_for(temperature);
   double total = 0;
   for (std::size_t begin = 0; begin < logits.size(); begin += kBlock) {
-    const std::size_t n = std::min(kBlock, logits.size() - begin);
-    rows::exp2(logits.data() + begin, maximum, scale, weights.data() + begin, n);
-    total += rows::sum(weights.data() + begin, n);
+    const auto block = block_of(logits, begin);
+    rows::exp2(block.data(), maximum, scale, weights.data() + begin, block.size());
+    total += rows::sum(weights.data() + begin, block.size());
   }
   return total;
 }
 
+double rough_exp_sum(Span<const float> logits, float maximum) {
+  return rows::rough_exp2_sum(logits.data(), maximum, scale_for(1), logits.size());
+}
+
 double sum(Span<const float> values) { return rows::sum(values.data(), values.size()); }
 
+void block_sums(Span<const float> weights, std::vector<double>& sums) {
+  sums.clear();
+  for (std::size_t begin = 0; begin < weights.size(); begin += kBlock) {
+    sums.push_back(sum(block_of(weights, begin)));
+  }
+}
+
+std::size_t draw_row(Span<const float> weights, Span<const double> sums, Chance& chance) {
+  const std::size_t begin = chance.draw(sums) * kBlock;
+  const auto block = block_of(weights, begin);
+  std::array<double, kBlock> wide;
+  std::copy(block.begin(), block.end(), wide.begin());
+  return begin + chance.draw({wide.data(), block.size()});
+}
+
 std::size_t argmax(Span<const float> logits) {
-  constexpr std::size_t kBlock = 1024;
   float best = -std::numeric_limits<float>::infinity();
-  std::size_t best_block = 0;
+  std::size_t best_begin = 0;
   for (std::size_t begin = 0; begin < logits.size(); begin += kBlock) {
-    const float block = rows::max(logits.data() + begin, std::min(kBlock, logits.size() - begin));
-    if (block > best) {
-      best = block;
-      best_block = begin;
+    const auto block = block_of(logits, begin);
+    const float largest = rows::max(block.data(), block.size());
+    if (largest > best) {
+      best = largest;
+      best_begin = begin;
     }
   }
   if (best == std::numeric_limits<float>::infinity()) {
-    throw std::domain_error("the model returned logits that are not numbers");
+    throw std::domain_error(kNotNumbers);
   }
-  const float* const first = logits.data() + best_block;
-  const float* const last = logits.data() + std::min(best_block + kBlock, logits.size());
-  return best_block + static_cast<std::size_t>(std::find(first, last, best) - first);
+  const auto block = block_of(logits, best_begin);
+  return best_begin +
+         static_cast<std::size_t>(std::find(block.begin(), block.end(), best) - block.begin());
 }
 
 namespace {
@@ -192,41 +146,214 @@ Span<const float> penalised(Span<const float> logits, double penalty, const Hist
 
 }  // namespace
 
-void shape(Span<const float> logits, const SamplingParameters& parameters, const History& history,
-           Distribution& result) {
+void Distribution::Tally::add(float weight) {
+  ++count;
+  mass += static_cast<double>(weight);
+}
+
+void Distribution::assign(Span<const float> logits, const SamplingParameters& parameters,
+                          const History& history) {
   if (parameters.greedy()) {
     throw std::invalid_argument("greedy decoding has no distribution: temperature is 0");
   }
-  std::vector<float>& weights = result.weights;
-  weights.resize(logits.size());
-  const auto scores = penalised(logits, parameters.repetition_penalty, history, weights);
-  const float maximum = scores[argmax(scores)];
-  if (maximum == -std::numeric_limits<float>::infinity()) {
+  logits_ = penalised(logits, parameters.repetition_penalty, history, penalised_);
+  const std::size_t blocks = (logits_.size() + rows::kMaximaBlock - 1) / rows::kMaximaBlock;
+  maxima_.resize(blocks * rows::kLanes);
+  rows::lane_maxima(logits_.data(), logits_.size(), maxima_.data());
+  maximum_ = rows::max(maxima_.data(), maxima_.size());
+  if (maximum_ == std::numeric_limits<float>::infinity()) {
+    throw std::domain_error(kNotNumbers);
+  }
+  if (maximum_ == -std::numeric_limits<float>::infinity()) {
     throw std::domain_error("the model returned no finite logit");
   }
-  result.total = exp_weights(scores, maximum, parameters.temperature, weights);
-  float threshold = 0;
-  std::vector<float> kept;  // after a cut, the weights that are left
-  const auto cut = [&](auto enough) {
-    std::vector<float> left;
-    threshold = std::max(threshold, threshold_for(kept.empty() ? weights : kept, enough, left));
-    kept = std::move(left);
-  };
+  scale_ = scale_for(parameters.temperature);
+  threshold_ = floor_for(parameters);
+  // Of logits, with room for what rounding does to weights: it only saves looking at them.
+  const auto logit_floor = static_cast<float>(
+      std::max(static_cast<double>(std::numeric_limits<float>::lowest()),
+               static_cast<double>(maximum_) + (std::log2(static_cast<double>(threshold_)) - 1e-3) /
+                                                   static_cast<double>(scale_)));
+  kept_.clear();
+  sums_.clear();
+  std::array<float, kBlock> weights;
+  for (std::size_t begin = 0; begin < logits_.size(); begin += kBlock) {
+    const auto block = block_of(logits_, begin);
+    rows::exp2(block.data(), maximum_, scale_, weights.data(), block.size());
+    sums_.push_back(rows::sum(weights.data(), block.size()));
+    if (threshold_ > 0) {
+      collect(begin, {weights.data(), block.size()}, threshold_, logit_floor);
+    }
+  }
+  total_ = std::accumulate(sums_.begin(), sums_.end(), 0.0);
+  if (threshold_ == 0) {
+    return;
+  }
+  double mass = total_;  // of what is left
   if (parameters.top_k > 0) {
     const auto k = static_cast<std::size_t>(parameters.top_k);
-    cut([&](Tally t) { return t.count >= k; });
+    cut([&](const Tally& tally) { return tally.count >= k; });
+    mass = 0;
+    for (const Candidate& candidate : kept_) {
+      mass += static_cast<double>(candidate.weight);
+    }
   }
   if (parameters.top_p < 1) {
-    const double wanted = parameters.top_p * (kept.empty() ? result.total : sum(kept));
-    cut([&](Tally t) { return t.mass >= wanted; });
+    const double wanted = parameters.top_p * mass;
+    cut([&](const Tally& tally) { return tally.mass >= wanted; });
   }
-  threshold = std::max(threshold, static_cast<float>(parameters.min_p));  // the largest weight is 1
-  if (threshold > 0) {
-    const auto cut_off = [&](float weight) { return weight >= threshold ? weight : 0.0F; };
-    std::transform(weights.begin(), weights.end(), weights.begin(), cut_off);
-    std::transform(kept.begin(), kept.end(), kept.begin(), cut_off);
-    result.total = sum(kept.empty() ? weights : kept);
+  drop_below(static_cast<float>(parameters.min_p));  // the largest weight is 1
+  auto candidate = kept_.begin();
+  for (std::size_t block = 0; block < sums_.size(); ++block) {
+    double sum = 0;
+    for (; candidate != kept_.end() && candidate->token / kBlock == block; ++candidate) {
+      sum += static_cast<double>(candidate->weight);
+    }
+    sums_[block] = sum;
   }
+  total_ = std::accumulate(sums_.begin(), sums_.end(), 0.0);
+}
+
+// No weight below it can stay, which is known before any of them is; 0 when all may.
+float Distribution::floor_for(const SamplingParameters& parameters) {
+  constexpr float kLeast = std::numeric_limits<float>::min();  // lesser weights are 0
+  const auto min_p = static_cast<float>(parameters.min_p);
+  if (parameters.top_k > 0) {
+    // There are k weights not below that of the k-th largest maximum.
+    const auto k = static_cast<std::size_t>(parameters.top_k);
+    if (k > maxima_.size()) {
+      return kLeast;
+    }
+    order_ = maxima_;
+    while (order_.size() / 2 > 16 * k) {  // the same is true of the maxima of pairs of lanes
+      const std::size_t half = order_.size() / 2;
+      for (std::size_t i = 0; i < half; ++i) {
+        order_[i] = std::max(order_[i], order_[i + half]);
+      }
+      order_.resize(half);
+    }
+    const auto kth = order_.begin() + static_cast<std::ptrdiff_t>(k - 1);
+    std::nth_element(order_.begin(), kth, order_.end(), std::greater<>());
+    return std::max(kLeast, rows::exp2(*kth, maximum_, scale_) * 0.9999F);
+  }
+  if (parameters.top_p < 1) {
+    // The total is at least 1, and all weights below this are less than 1 - top-p together.
+    const double share = (1 - parameters.top_p) / static_cast<double>(logits_.size());
+    return std::max({kLeast, static_cast<float>(share * 0.9999), min_p});
+  }
+  return min_p;
+}
+
+// Adds the weights of a block that are not below the floor. Lanes whose maxima are below it need no
+// look. Without branches that depend on a weight: in a flat row they would be guesses.
+void Distribution::collect(std::size_t begin, Span<const float> weights, float floor,
+                           float logit_floor) {
+  std::array<Candidate, kBlock> found;
+  std::size_t size = 0;
+  for (std::size_t part = 0; part < weights.size(); part += rows::kMaximaBlock) {
+    const float* const maxima = maxima_.data() + (begin + part) / rows::kMaximaBlock * rows::kLanes;
+    std::array<std::size_t, rows::kLanes> lanes{};
+    std::size_t count = 0;
+    for (std::size_t j = 0; j < rows::kLanes; ++j) {
+      lanes[count] = j;
+      count += maxima[j] >= logit_floor ? 1 : 0;
+    }
+    if (count == 0) {
+      continue;
+    }
+    const std::size_t end = std::min(part + rows::kMaximaBlock, weights.size());
+    for (std::size_t row = part; row < end; row += rows::kLanes) {
+      for (std::size_t l = 0; l < count && row + lanes[l] < end; ++l) {
+        const std::size_t i = row + lanes[l];
+        found[size] = {static_cast<std::uint32_t>(begin + i), weights[i]};
+        size += weights[i] >= floor ? 1 : 0;
+      }
+    }
+  }
+  kept_.insert(kept_.end(), found.begin(), found.begin() + static_cast<std::ptrdiff_t>(size));
+}
+
+// Raises the threshold as far as what is not below it is `enough`, which decides on its Tally. The
+// weights, within [0, 1], are counted by their leading bits, and the last of these buckets sorted.
+template <typename Enough>
+void Distribution::cut(Enough enough) {
+  constexpr int kLowBits = 16;
+  const std::uint32_t lowest = bits_of(threshold_) >> kLowBits;
+  const auto bucket_of = [&](float weight) { return (bits_of(weight) >> kLowBits) - lowest; };
+  tallies_.assign(bucket_of(1.0F) + 1, Tally());
+  for (const Candidate& candidate : kept_) {
+    tallies_[bucket_of(candidate.weight)].add(candidate.weight);
+  }
+  std::size_t last = tallies_.size() - 1;
+  Tally above;
+  while (last > 0 &&
+         !enough(Tally{above.count + tallies_[last].count, above.mass + tallies_[last].mass})) {
+    above.count += tallies_[last].count;
+    above.mass += tallies_[last].mass;
+    --last;
+  }
+  order_.clear();
+  for (const Candidate& candidate : kept_) {
+    if (bucket_of(candidate.weight) == last) {
+      order_.push_back(candidate.weight);
+    }
+  }
+  std::sort(order_.begin(), order_.end(), std::greater<>());
+  float threshold = threshold_;
+  for (const float weight : order_) {
+    above.add(weight);
+    if (enough(above)) {
+      threshold = weight;
+      break;
+    }
+  }
+  drop_below(threshold);
+}
+
+void Distribution::drop_below(float threshold) {
+  threshold_ = std::max(threshold_, threshold);
+  std::size_t size = 0;
+  for (const Candidate candidate : kept_) {
+    kept_[size] = candidate;
+    size += candidate.weight >= threshold_ ? 1 : 0;
+  }
+  kept_.resize(size);
+}
+
+float Distribution::weight(Token token) const {
+  const float weight = rows::exp2(logits_[static_cast<std::size_t>(token)], maximum_, scale_);
+  return weight >= threshold_ ? weight : 0;
+}
+
+void Distribution::weights(std::vector<float>& result) const {
+  if (threshold_ == 0) {
+    result.resize(logits_.size());
+    rows::exp2(logits_.data(), maximum_, scale_, result.data(), logits_.size());
+    return;
+  }
+  result.assign(logits_.size(), 0);
+  for (const Candidate& candidate : kept_) {
+    result[candidate.token] = candidate.weight;
+  }
+}
+
+Token Distribution::draw(Chance& chance) {
+  const std::size_t begin = chance.draw(sums_) * kBlock;
+  const auto logits = block_of(logits_, begin);
+  block_.clear();
+  if (threshold_ == 0) {
+    std::array<float, kBlock> weights;
+    rows::exp2(logits.data(), maximum_, scale_, weights.data(), logits.size());
+    block_.assign(weights.begin(), weights.begin() + logits.size());
+    return static_cast<Token>(begin + chance.draw(block_));
+  }
+  const auto first =
+      std::lower_bound(kept_.begin(), kept_.end(), begin,
+                       [](const Candidate& c, std::size_t token) { return c.token < token; });
+  for (auto c = first; c != kept_.end() && c->token < begin + logits.size(); ++c) {
+    block_.push_back(static_cast<double>(c->weight));
+  }
+  return static_cast<Token>(first[static_cast<std::ptrdiff_t>(chance.draw(block_))].token);
 }
 
 Token greedy_token(Span<const float> logits, double repetition_penalty, const History& history,

@@ -29,11 +29,7 @@ void Verifier::accept(Verdict& verdict, History& history, const Proposal::Positi
 
 void Verifier::shape_row(std::size_t i, const SamplingParameters& sampling,
                          const History& history) {
-  shape({logits_.data() + i * width_, width_}, sampling, history, p_);
-}
-
-Token Verifier::draw_free(Chance& chance) {
-  return static_cast<Token>(chance.draw_row({p_.weights.data(), p_.weights.size()}));
+  p_.assign({logits_.data() + i * width_, width_}, sampling, history);
 }
 
 Verdict Verifier::verify(const Proposal& proposal, Span<const float> logits,
@@ -58,16 +54,22 @@ Verdict Verifier::verify(const Proposal& proposal, Span<const float> logits,
   if (sampling.greedy() != (proposal.verification == Verification::kGreedy)) {
     throw std::invalid_argument("a greedy proposal needs greedy sampling, and the reverse");
   }
-  switch (proposal.verification) {
-    case Verification::kGreedy:
-      greedy(proposal, sampling, history, verdict);
-      break;
-    case Verification::kExact:
-      exact(proposal, sampling, history, chance, verdict);
-      break;
-    case Verification::kPaper:
-      paper(proposal, sampling, history, chance, verdict);
-      break;
+  const std::size_t seen = history.distinct().size();
+  try {
+    switch (proposal.verification) {
+      case Verification::kGreedy:
+        greedy(proposal, sampling, history, verdict);
+        break;
+      case Verification::kExact:
+        exact(proposal, sampling, history, chance, verdict);
+        break;
+      case Verification::kPaper:
+        paper(proposal, sampling, history, chance, verdict);
+        break;
+    }
+  } catch (...) {  // a row may be no numbers after tokens were accepted
+    history.truncate(seen);
+    throw;
   }
   return verdict;
 }
@@ -92,7 +94,7 @@ void Verifier::greedy(const Proposal& proposal, const SamplingParameters& sampli
 double Verifier::mass_below(const Node& node) const {
   double mass = 0;
   Trie(*cache_, Trie::Spellings::kPrimary).for_each_below(node, [&](Token token) {
-    mass += static_cast<double>(p_.weights[static_cast<std::size_t>(token)]);
+    mass += static_cast<double>(p_.weight(token));
   });
   return mass;
 }
@@ -102,7 +104,7 @@ Token Verifier::draw_below(const Node& node, Chance& chance) {
   weights_.clear();
   Trie(*cache_, Trie::Spellings::kPrimary).for_each_below(node, [&](Token token) {
     candidates_.push_back(token);
-    weights_.push_back(static_cast<double>(p_.weights[static_cast<std::size_t>(token)]));
+    weights_.push_back(static_cast<double>(p_.weight(token)));
   });
   return candidates_[chance.draw(weights_)];
 }
@@ -122,24 +124,25 @@ Token Verifier::resolve_root(const Proposal& proposal, const Visit& visit, Chanc
   const Trie trie(*cache_, Trie::Spellings::kPrimary);
   const std::size_t drafts = cache_->pair().drafter().size();
   const auto row = proposal.row(visit.row, drafts);
+  p_.weights(scratch_);
   std::vector<double>& residual = weights_;
   residual.assign(drafts + 1, 0.0);  // the last is: outside the trie
-  double outside = p_.total;
+  double outside = p_.total();
   trie.for_each([&](Token first, Token token) {
-    const auto weight = static_cast<double>(p_.weights[static_cast<std::size_t>(token)]);
+    const auto weight = static_cast<double>(scratch_[static_cast<std::size_t>(token)]);
     residual[static_cast<std::size_t>(first)] += weight;
     outside -= weight;
   });
-  residual[drafts] = std::max(0.0, outside / p_.total);
+  residual[drafts] = std::max(0.0, outside / p_.total());
   children_.clear();
   if (visit.excluded.exists()) {
     trie.children(visit.excluded, children_);
   }
   std::vector<double> without_q;  // what could not be drawn has no Q
   for (const Token child : children_) {
-    without_q.push_back(residual[static_cast<std::size_t>(child)] / p_.total);
+    without_q.push_back(residual[static_cast<std::size_t>(child)] / p_.total());
   }
-  const double p_scale = 1 / p_.total;
+  const double p_scale = 1 / p_.total();
   const double q_scale = 1 / visit.total;
   for (std::size_t d = 0; d < drafts; ++d) {
     residual[d] = std::max(0.0, residual[d] * p_scale - static_cast<double>(row[d]) * q_scale);
@@ -148,18 +151,21 @@ Token Verifier::resolve_root(const Proposal& proposal, const Visit& visit, Chanc
     residual[static_cast<std::size_t>(children_[i])] = without_q[i];
   }
   if (!any_positive(residual)) {
-    return draw_free(chance);
+    return p_.draw(chance);
   }
   const std::size_t outcome = chance.draw(residual);
   if (outcome < drafts) {
     return draw_below(trie.child(trie.root(), static_cast<Token>(outcome)), chance);
   }
-  scratch_ = p_.weights;
   trie.for_each([&](Token, Token token) { scratch_[static_cast<std::size_t>(token)] = 0; });
   // Rounding may have made an outcome of a mass that is none.
   const bool none = std::all_of(scratch_.begin(), scratch_.end(), [](float w) { return w == 0; });
-  return none ? draw_free(chance)
-              : static_cast<Token>(chance.draw_row({scratch_.data(), scratch_.size()}));
+  if (none) {
+    return p_.draw(chance);
+  }
+  const Span<const float> rest(scratch_.data(), scratch_.size());
+  block_sums(rest, weights_);
+  return static_cast<Token>(draw_row(rest, weights_, chance));
 }
 
 // The same at a node below the root: its outcomes are its children and STOP.
@@ -177,7 +183,7 @@ Token Verifier::resolve_inner(const Proposal& proposal, const Visit& visit, doub
     residual.push_back(std::max(0.0, p - q));
   }
   if (own != kNoToken) {
-    const double p = static_cast<double>(p_.weights[static_cast<std::size_t>(own)]) / mass;
+    const double p = static_cast<double>(p_.weight(own)) / mass;
     residual.push_back(std::max(0.0, p - visit.stop / visit.total));
   }
   if (!any_positive(residual)) {
@@ -196,12 +202,11 @@ void Verifier::exact(const Proposal& proposal, const SamplingParameters& samplin
   for (std::size_t i = 0; i < proposal.positions.size(); ++i) {
     const Proposal::Position& position = proposal.positions[i];
     shape_row(i, sampling, history);
-    double mass = p_.total;  // of what lies below the node
+    double mass = p_.total();  // of what lies below the node
     for (; visit != proposal.visits.end() && visit->position == i; ++visit) {
-      const double below =
-          visit->outcome == Visit::kStop
-              ? static_cast<double>(p_.weights[static_cast<std::size_t>(position.token)])
-              : mass_below(trie.child(visit->node, visit->outcome));
+      const double below = visit->outcome == Visit::kStop
+                               ? static_cast<double>(p_.weight(position.token))
+                               : mass_below(trie.child(visit->node, visit->outcome));
       if (!chance.accept(below / mass / probability_of(proposal, *visit))) {
         const Token token = visit->node.is_root() ? resolve_root(proposal, *visit, chance)
                                                   : resolve_inner(proposal, *visit, mass, chance);
@@ -222,7 +227,7 @@ void Verifier::exact(const Proposal& proposal, const SamplingParameters& samplin
     accept(verdict, history, position);
   }
   shape_row(verdict.proposed, sampling, history);
-  emit(verdict, history, draw_free(chance), Origin::kFree);
+  emit(verdict, history, p_.draw(chance), Origin::kFree);
 }
 
 void Verifier::paper(const Proposal& proposal, const SamplingParameters& sampling, History& history,
@@ -241,14 +246,15 @@ void Verifier::paper(const Proposal& proposal, const SamplingParameters& samplin
       q *= static_cast<double>(row[static_cast<std::size_t>(proposal.drafts[at])]) / sum(row);
     }
     const auto token = static_cast<std::size_t>(position.token);
-    if (chance.accept(static_cast<double>(p_.weights[token]) / p_.total / q)) {
+    if (chance.accept(static_cast<double>(p_.weight(position.token)) / p_.total() / q)) {
       accept(verdict, history, position);
       continue;
     }
     // Eq. 2: the merged token gets the product, its first draft token loses that much.
-    weights_.assign(p_.weights.begin(), p_.weights.end());
+    p_.weights(scratch_);
+    weights_.assign(scratch_.begin(), scratch_.end());
     for (double& weight : weights_) {
-      weight /= p_.total;
+      weight /= p_.total();
     }
     const Token head = proposal.drafts[position.first_draft];
     for (std::size_t d = 0; d < drafts; ++d) {
@@ -269,12 +275,12 @@ void Verifier::paper(const Proposal& proposal, const SamplingParameters& samplin
       weight = std::max(0.0, weight);
     }
     const Token corrected =
-        any_positive(weights_) ? static_cast<Token>(chance.draw(weights_)) : draw_free(chance);
+        any_positive(weights_) ? static_cast<Token>(chance.draw(weights_)) : p_.draw(chance);
     emit(verdict, history, corrected, Origin::kCorrected);
     return;
   }
   shape_row(verdict.proposed, sampling, history);
-  emit(verdict, history, draw_free(chance), Origin::kFree);
+  emit(verdict, history, p_.draw(chance), Origin::kFree);
 }
 
 }  // namespace omnidraft

@@ -76,19 +76,19 @@ TEST_F(DraftTest, NothingToFollowEndsTheProposal) {
 }
 
 TEST_F(DraftTest, ExactVisitsHoldTheDistributionsDrawnFrom) {
-  ScriptedChance chance({0, 1, 1});  // "a", STOP, and then "b" or "c" but not... see below
+  ScriptedChance chance({0, 0});  // a block of the row, then "a"
   Draft draft(cache_, Verification::kExact, 1);
   const std::vector<float> row{0, std::log(2.0F), 7, std::log(3.0F)};
   EXPECT_EQ(draft.step({row.data(), row.size()}, chance), 0);
   const double all = 1 + 2 + std::exp(7.0) + 3;
   EXPECT_NEAR(draft.confidence(), std::exp(7.0) / all, 1e-6);
   // The node "a" goes on with "b"; "a" and "c" mean STOP.
-  ScriptedChance stop({1, 3});
+  ScriptedChance stop({1, 0, 3});  // STOP, then as before
   EXPECT_EQ(draft.step({row.data(), row.size()}, stop), 3);
   EXPECT_NEAR(stop.probabilities()[0][0], 2.0 / 6, 1e-7);
   EXPECT_NEAR(stop.probabilities()[0][1], 4.0 / 6, 1e-7);
-  EXPECT_NEAR(stop.probabilities()[1][3], 3.0 / 4, 1e-7);
-  EXPECT_EQ(stop.probabilities()[1][1], 0);
+  EXPECT_NEAR(stop.probabilities()[2][3], 3.0 / 4, 1e-7);
+  EXPECT_EQ(stop.probabilities()[2][1], 0);
   const Proposal proposal = draft.finish();
   ASSERT_EQ(proposal.visits.size(), 3U);
   EXPECT_EQ(proposal.visits[1].outcome, Visit::kStop);

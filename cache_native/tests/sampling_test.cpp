@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <stdexcept>
+#include <tuple>
 
 #include "omnidraft/chance.h"
 #include "omnidraft/fnv.h"
@@ -27,10 +28,15 @@ std::vector<float> uniform_row(std::size_t size, std::uint64_t seed) {
 }
 
 std::vector<float> shaped(const std::vector<float>& logits, const SamplingParameters& parameters) {
-  Distribution result;
-  shape(logits, parameters, History(logits.size()), result);
-  EXPECT_NEAR(result.total, sum(result.weights), 1e-12 * result.total);
-  return result.weights;
+  Distribution distribution;
+  distribution.assign(logits, parameters, History(logits.size()));
+  std::vector<float> weights;
+  distribution.weights(weights);
+  EXPECT_NEAR(distribution.total(), sum(weights), 1e-12 * distribution.total());
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    EXPECT_EQ(distribution.weight(static_cast<Token>(i)), weights[i]);
+  }
+  return weights;
 }
 
 std::size_t kept(const std::vector<float>& weights) {
@@ -94,6 +100,22 @@ TEST(Sampling, BitsAreTheSameEverywhere) {
   EXPECT_EQ(total_bits, 4640111930105711696ULL);
 }
 
+TEST(Sampling, TheRoughSumIsNear) {
+  for (const std::size_t size : {1, 15, 16, 17, 1000, 32000}) {
+    for (const float spread : {0.0F, 0.1F, 1.0F, 20.0F}) {
+      std::vector<float> logits = uniform_row(size, size);
+      for (float& logit : logits) {
+        logit *= spread;
+      }
+      const float maximum = logits[argmax(logits)];
+      std::vector<float> weights(size);
+      const double total = exp_weights(logits, maximum, 1, weights);
+      EXPECT_NEAR(rough_exp_sum(logits, maximum) / total, 1, 2e-4);
+      EXPECT_GE(rough_exp_sum(logits, maximum), 1);
+    }
+  }
+}
+
 TEST(Sampling, WeightsMayReplaceTheLogits) {
   std::vector<float> logits = uniform_row(1000, 2);
   std::vector<float> weights(logits.size());
@@ -139,6 +161,36 @@ TEST(Sampling, MinPIsRelativeToTheLargest) {
   EXPECT_EQ(kept(shaped({0, 0, -1}, {1, 0, 1, 1, 1})), 2U);
 }
 
+// Every token's probability, with and without a cut.
+TEST(Sampling, DrawsTheShapedDistribution) {
+  const std::vector<float> logits = uniform_row(2500, 7);
+  for (const SamplingParameters& parameters : {SamplingParameters{4, 0, 1, 0, 1},
+                                               {4, 300, 1, 0, 1},
+                                               {4, 0, 0.9, 0, 1},
+                                               {4, 5, 0.9, 0.5, 1}}) {
+    Distribution distribution;
+    distribution.assign(logits, parameters, History(logits.size()));
+    double total = 0;
+    std::size_t first = 0;
+    for (std::size_t block = 0; block < 3; ++block) {
+      for (std::size_t i = 0, possible = 1; i < possible; ++i) {
+        ScriptedChance chance({block, i});
+        const Token token = distribution.draw(chance);
+        const auto& [blocks, weights] =
+            std::tie(chance.probabilities()[0], chance.probabilities()[1]);
+        const double probability = blocks[block] * weights[i];
+        EXPECT_NEAR(probability,
+                    static_cast<double>(distribution.weight(token)) / distribution.total(), 1e-12);
+        total += probability;
+        possible = weights.size();
+        EXPECT_GE(static_cast<std::size_t>(token), first);
+        first = static_cast<std::size_t>(token) + 1;
+      }
+    }
+    EXPECT_NEAR(total, 1, 1e-12);
+  }
+}
+
 TEST(Sampling, PenaltyFollowsTheHistory) {
   History history(4);
   for (const Token token : {1, 2, 1}) {
@@ -147,23 +199,23 @@ TEST(Sampling, PenaltyFollowsTheHistory) {
   EXPECT_EQ(history.distinct(), std::vector<Token>({1, 2}));
   Distribution result;
   const std::vector<float> logits{1, 2, -2, 0};
-  shape(logits, {1, 0, 1, 0, 2}, history, result);
-  EXPECT_EQ(result.weights[0], result.weights[1]);
-  EXPECT_NEAR(result.weights[2], std::exp(-5.0), 1e-6);
+  result.assign(logits, {1, 0, 1, 0, 2}, history);
+  EXPECT_EQ(result.weight(0), result.weight(1));
+  EXPECT_NEAR(result.weight(2), std::exp(-5.0), 1e-6);
   std::vector<float> scratch;
   EXPECT_EQ(greedy_token(logits, 2.5, history, scratch), 0);
   EXPECT_EQ(greedy_token(logits, 1, history, scratch), 1);
   EXPECT_THROW(history.add(4), std::out_of_range);
   EXPECT_THROW(history.add(-1), std::out_of_range);
-  EXPECT_THROW(shape(logits, {1, 0, 1, 0, 1}, History(5), result), std::invalid_argument);
+  EXPECT_THROW(result.assign(logits, {1, 0, 1, 0, 1}, History(5)), std::invalid_argument);
 }
 
 TEST(Sampling, RefusesWhatIsNoDistribution) {
   Distribution result;
   const std::vector<float> nothing(3, -kInfinity);
-  EXPECT_THROW(shape(nothing, {1, 0, 1, 0, 1}, History(3), result), std::domain_error);
+  EXPECT_THROW(result.assign(nothing, {1, 0, 1, 0, 1}, History(3)), std::domain_error);
   const std::vector<float> logits(3, 0.0F);
-  EXPECT_THROW(shape(logits, {}, History(3), result), std::invalid_argument);
+  EXPECT_THROW(result.assign(logits, {}, History(3)), std::invalid_argument);
 }
 
 TEST(Sampling, ChecksParameters) {
@@ -192,9 +244,12 @@ TEST(Chance, DrawsInProportion) {
   row[1] = 1;
   row[1500] = 2;
   row[2999] = 1;
+  std::vector<double> sums;
+  block_sums(row, sums);
+  EXPECT_EQ(sums, std::vector<double>({1, 2, 1}));
   std::map<std::size_t, int> counts;
   for (int i = 0; i < 8000; ++i) {
-    ++counts[generator.draw_row({row.data(), row.size()})];
+    ++counts[draw_row(row, sums, generator)];
   }
   ASSERT_EQ(counts.size(), 3U);
   EXPECT_NEAR(counts[1500], 4000, 250);

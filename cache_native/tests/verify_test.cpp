@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "worlds.h"
 
 namespace omnidraft {
@@ -10,6 +13,7 @@ namespace {
 using testing::World;
 
 constexpr double kTolerance = 1e-12;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // Each random decision is enumerated, so these are probabilities, not estimates.
 TEST(Exactness, OfOnePosition) {
@@ -100,6 +104,30 @@ TEST_F(VerifierTest, ChecksWhatItIsGiven) {
   EXPECT_THROW(verify(proposal, 6, 0.5), std::invalid_argument);
   testing::observe(cache_, 1, {0, 1});
   EXPECT_THROW(verify(proposal, 6), std::invalid_argument);
+}
+
+TEST_F(VerifierTest, AnErrorLeavesTheHistoryAsItWas) {
+  for (const Verification verification :
+       {Verification::kGreedy, Verification::kExact, Verification::kPaper}) {
+    Draft draft(cache_, verification, 1);
+    const std::vector<float> row{1, -kInfinity, -kInfinity};
+    draft.step({row.data(), row.size()}, generator_);
+    const Proposal proposal = draft.finish();
+    ASSERT_EQ(proposal.tokens(), std::vector<Token>({0}));
+    std::vector<float> rows{1, -kInfinity, -kInfinity, 1, std::nanf(""), 1};
+    History history(3);
+    history.add(2);
+    const SamplingParameters sampling{verification == Verification::kGreedy ? 0.0 : 1.0, 0, 1, 0,
+                                      2};
+    const auto verify = [&] {
+      return Verifier(cache_).verify(proposal, rows, sampling, history, generator_);
+    };
+    EXPECT_THROW(verify(), std::domain_error);
+    EXPECT_EQ(history.distinct(), std::vector<Token>({2}));
+    rows[4] = -kInfinity;
+    EXPECT_EQ(verify().accepted, 1U);
+    EXPECT_EQ(history.distinct(), std::vector<Token>({2, 0}));
+  }
 }
 
 TEST_F(VerifierTest, AnEmptyProposalGivesAFreeToken) {

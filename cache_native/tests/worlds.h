@@ -79,12 +79,14 @@ class World {
     for (const Token token : context) {
       history.add(token);
     }
-    Distribution result;
+    Distribution distribution;
     const std::vector<float>& row = logits(true, context);
-    shape({row.data(), row.size()}, sampling, history, result);
+    distribution.assign({row.data(), row.size()}, sampling, history);
+    std::vector<float> weights;
+    distribution.weights(weights);
     std::vector<double> probabilities;
-    for (const float weight : result.weights) {
-      probabilities.push_back(static_cast<double>(weight) / result.total);
+    for (const float weight : weights) {
+      probabilities.push_back(static_cast<double>(weight) / distribution.total());
     }
     return probabilities;
   }

@@ -16,8 +16,6 @@ class Chance {
   virtual bool accept(double probability) = 0;
   // An index drawn in proportion to the weights (none negative, at least one positive).
   virtual std::size_t draw(Span<const double> weights) = 0;
-  // The same for a row as wide as a vocabulary.
-  virtual std::size_t draw_row(Span<const float> weights) = 0;
 };
 
 // xoshiro256** seeded through SplitMix64: the same stream on every platform.
@@ -28,11 +26,9 @@ class Generator final : public Chance {
   double uniform();  // in [0, 1), 53 bits
   bool accept(double probability) override;
   std::size_t draw(Span<const double> weights) override;
-  std::size_t draw_row(Span<const float> weights) override;
 
  private:
   std::uint64_t state_[4];
-  std::vector<double> blocks_, block_;
 };
 
 // Replays a script of choices (accept: 1 or 0; draw: the index) and, past its end, takes the first
@@ -42,7 +38,6 @@ class ScriptedChance final : public Chance {
   explicit ScriptedChance(std::vector<std::size_t> script) : script_(std::move(script)) {}
   bool accept(double probability) override;
   std::size_t draw(Span<const double> weights) override;
-  std::size_t draw_row(Span<const float> weights) override;
 
   const std::vector<std::size_t>& choices() const { return choices_; }
   const std::vector<std::vector<double>>& probabilities() const { return probabilities_; }

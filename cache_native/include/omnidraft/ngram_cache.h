@@ -24,8 +24,8 @@ enum class Eviction : std::uint8_t { kLru = 0, kLfu = 1 };
 
 struct CacheLimits {
   std::size_t max_entries = 65536;
-  // All structures of the cache. Three bits per token of the vocabularies are always needed: with
-  // less than that the cache stays empty.
+  // All structures of the cache. Two bits per token of the drafter's vocabulary are
+  // always needed: with less than that the cache stays empty.
   std::size_t max_bytes = 4U << 20;
   Eviction eviction = Eviction::kLru;
 };
@@ -79,8 +79,6 @@ class NgramCache {
   // Draft tokens that begin an n-gram; those that begin a primary one.
   const Bitset& starts() const { return starts_; }
   const Bitset& primary_starts() const { return primary_starts_; }
-  // Target tokens that have an n-gram.
-  const Bitset& targets() const { return targets_; }
 
   // Written to a temporary name, flushed, then renamed. Throws std::filesystem::filesystem_error.
   void save(const std::filesystem::path& path) const;
@@ -122,7 +120,7 @@ class NgramCache {
   std::vector<Token> pool_;               // draft tokens of all entries
   std::vector<std::uint32_t> by_drafts_;  // entries, sorted by draft tokens
   std::vector<std::uint32_t> by_target_;  // entries, sorted by target token, then age in by_target_
-  Bitset starts_, primary_starts_, targets_;
+  Bitset starts_, primary_starts_;
   std::size_t pool_garbage_ = 0;
   std::uint32_t tick_ = 0;
   std::uint64_t version_ = 0, evictions_ = 0;

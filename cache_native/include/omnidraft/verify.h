@@ -35,7 +35,8 @@ class Verifier {
   // follows the i-th proposed token. Row 0 follows the last token of the sequence.
   // sampling: greedy if and only if the proposal is. The emitted tokens join `history`.
   // Throws std::invalid_argument for logits of another shape or a proposal that was made with
-  // another state of the trie, std::domain_error for logits that are not numbers.
+  // another state of the trie, std::domain_error for logits that are not numbers; the history is
+  // then as it was.
   Verdict verify(const Proposal& proposal, Span<const float> logits,
                  const SamplingParameters& sampling, History& history, Chance& chance);
 
@@ -49,7 +50,6 @@ class Verifier {
   void emit(Verdict& verdict, History& history, Token token, Origin origin);
   void accept(Verdict& verdict, History& history, const Proposal::Position& position);
   void shape_row(std::size_t i, const SamplingParameters& sampling, const History& history);
-  Token draw_free(Chance& chance);
   double mass_below(const Node& node) const;
   Token draw_below(const Node& node, Chance& chance);
   Token resolve_root(const Proposal& proposal, const Visit& visit, Chance& chance);

@@ -1,0 +1,27 @@
+"""The extension must not lend its symbols to other libraries in the process."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from omnidraft import _native
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the linker script is for ELF")
+def test_only_the_entry_is_exported() -> None:
+    nm = shutil.which("nm")
+    if nm is None:
+        pytest.skip("nm (binutils) is not installed")
+    listed = subprocess.run(
+        [nm, "-D", "--defined-only", _native.__file__], capture_output=True, text=True, check=True
+    )
+    assert [line.split()[-1] for line in listed.stdout.splitlines()] == ["PyInit__native"]
+
+
+def test_onnxruntime_can_be_imported_after_it() -> None:
+    code = "import omnidraft._native, onnxruntime; print(onnxruntime.__version__)"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
