@@ -12,7 +12,8 @@ NATIVE := CMakeLists.txt $(wildcard cache_native/*/*.cpp cache_native/*/*.h cach
 
 # mypy reads the package in the shape in which it is installed.
 MYPY = mkdir -p build/mypy/omnidraft && ln -sfn $(CURDIR)/omnidraft/* build/mypy/omnidraft/ && \
-  ln -sfn $(CURDIR)/runtime build/mypy/omnidraft/runtime && cd build/mypy && \
+  ln -sfn $(CURDIR)/runtime build/mypy/omnidraft/runtime && \
+  ln -sfn $(CURDIR)/export build/mypy/omnidraft/export && cd build/mypy && \
   $(CURDIR)/$(BIN)/python -m mypy --config-file $(CURDIR)/pyproject.toml -p omnidraft
 
 .PHONY: demo test test-native lint format clean

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from omnidraft.runtime.engines.onnx import OnnxModel
+from omnidraft.runtime.manifest import Manifest
 
 SIZES = (1, 2, 4, 5, 8, 16)
 
@@ -62,7 +63,7 @@ def main() -> None:
     if arguments.json:
         report = {
             "model": arguments.model.name,
-            "quantization": model.manifest.quantization,
+            "quantization": Manifest.load(arguments.model).quantization,
             "threads": arguments.threads,
             "contexts": figures,
         }

@@ -8,12 +8,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
 
 MANIFEST_FILE = "omnidraft-model.json"
-SCHEMA_VERSION = 2
+# Of exported bundles; here and not in bundle.py, whose library takes a while to import.
+BUNDLE_FILE = "omnidraft.json"
+Backend = Literal["onnx", "qnn", "executorch"]
+BundleQuantization = Literal["none", "int8", "int4", "a16w8"]
+# Of the manifest and of what the conversion writes: models of another version are converted anew.
+SCHEMA_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,15 @@ class Manifest:
                 raise DamagedFileError(
                     f"{path} fails its checksum (sha256). Convert the model again."
                 )
+
+
+def is_outdated(folder: Path) -> bool:
+    """Whether another version of this program converted the model in ``folder``."""
+    try:
+        manifest = json.loads((folder / MANIFEST_FILE).read_text("utf-8"))
+        return bool(manifest["schema_version"] != SCHEMA_VERSION)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False  # absent or damaged, which is for ``Manifest.load`` to say
 
 
 def file_sha256(path: Path) -> str:

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from omnidraft.runtime.engines import Engine, engine_of, open_engine
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
-from omnidraft.runtime.manifest import MANIFEST_FILE, Manifest, describe_files
+from omnidraft.runtime.manifest import MANIFEST_FILE, Manifest, describe_files, is_outdated
 from omnidraft.runtime.model import CausalModel
 from omnidraft.runtime.sources import Package, Progress, content_key, fetch_hub, fetch_packages
 from omnidraft.runtime.tokenizer import Tokenizer, tokenizer_files
@@ -33,6 +33,7 @@ _BYTES_PER_WEIGHT = {"4bit": 1.6, "8bit": 2.1, "float32": 6.5}
 _LOCK_TIMEOUT = 3600
 # The steps that the conversion reports, in words.
 _STAGES = {
+    "calibration": "calibrating",
     "layers": "converting",
     "checksum": "computing checksums",
     "invariance": "checking batch invariance",
@@ -156,7 +157,8 @@ def load_model(
             raise
         remedy = f"omnidraft models pull {name} --quantization {quantization}"
         raise DamagedFileError(f"{error} To mend it: {remedy}") from error
-    invariant = kind == "onnx" and Manifest.load(path).batch_invariant
+    # Bundles are drafters, which need not be invariant and are not checked for it.
+    invariant = (path / MANIFEST_FILE).is_file() and Manifest.load(path).batch_invariant
     return LoadedModel(name, path, model, tokenizer, invariant)
 
 
@@ -229,8 +231,8 @@ def resolve(
 
     Args:
         name: a name of ``PACKAGED_MODELS``, ``default`` for the built-in drafter, a folder
-            (converted, Hugging Face safetensors, or one with an ONNX decoder), a GGUF or ONNX
-            file, or a Hugging Face id such as ``organisation/model``.
+            (converted, exported, Hugging Face safetensors, or one with an ONNX decoder), a GGUF or
+            ONNX file, or a Hugging Face id such as ``organisation/model``.
         quantization: of the conversion, where one is needed.
         progress: told each step.
 
@@ -243,11 +245,11 @@ def resolve(
     if plan.ready is not None:
         return plan.ready
     output = _models_folder() / f"{plan.key}-{quantization}"
-    if (output / MANIFEST_FILE).is_file():
+    if _is_converted(output):
         return output
     with _lock(output, progress):
         # Another process may have converted it while this one waited.
-        if not (output / MANIFEST_FILE).is_file():
+        if not _is_converted(output):
             _convert(plan, output, quantization, progress)
     return output
 
@@ -272,8 +274,12 @@ def resolve_checkpoint(name: str, *, progress: Progress = _silent) -> Path:
         return kept if kept.is_file() else plan.fetch(folder, progress)
 
 
+def _is_converted(folder: Path) -> bool:
+    return (folder / MANIFEST_FILE).is_file() and not is_outdated(folder)
+
+
 def _convert(plan: _Plan, output: Path, quantization: Quantization, progress: Progress) -> None:
-    from omnidraft.runtime.convert import convert
+    from omnidraft.runtime.convert import CALIBRATION_TEXT, convert
 
     def report(stage: str, done: int, total: int) -> None:
         progress(_STAGES.get(stage, stage), done / total if total else None)
@@ -291,12 +297,14 @@ def _convert(plan: _Plan, output: Path, quantization: Quantization, progress: Pr
     with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as scratch:
         source = plan.fetch(Path(scratch), progress)
         progress("reading the tokenizer", None)
+        files = tokenizer_files(source)
         convert(
             source,
             output,
             quantization,
+            calibration=Tokenizer(files).encode(CALIBRATION_TEXT),
             progress=report,
-            extra_files=tokenizer_files(source),
+            extra_files=files,
             extra_manifest=plan.notes,
         )
 
@@ -359,7 +367,7 @@ def model_path(name: str, quantization: Quantization = DEFAULT_QUANTIZATION) -> 
     """
     plan = _plan(name)
     path = plan.ready or cache_folder() / "models" / f"{plan.key}-{quantization}"
-    if plan.ready is None and not (path / MANIFEST_FILE).is_file():
+    if plan.ready is None and not _is_converted(path):
         raise ModelNotFoundError(
             f"{name} ({quantization}) is not in the cache. "
             f"To fetch it: omnidraft models pull {name} --quantization {quantization}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from omnidraft.runtime.convert import Quantization, convert, graph
+from omnidraft.runtime.convert.calibrate import channel_factors
 from omnidraft.runtime.convert.checkpoint import open_checkpoint
 from omnidraft.runtime.convert.quantize import (
     BLOCK,
@@ -233,6 +235,150 @@ def test_four_bits_keep_weights_that_were_quantized_to_four_bits(offset: float) 
     assert error < 0.02  # without offsets: 0.08
 
 
+# --- evened channels -----------------------------------------------------------------------------
+
+QWEN2 = LLAMA | {"model_type": "qwen2"}
+GEMMA = LLAMA | {
+    "model_type": "gemma3_text",
+    "hidden_act": "gelu_pytorch_tanh",
+    "head_dim": 32,
+    "sliding_window": 9,
+    "tie_word_embeddings": True,
+}
+MULTI_QUERY = LLAMA | {"num_key_value_heads": 1}
+
+
+def family_weights(config: dict[str, Any], outliers: float = 1.0) -> dict[str, NDArray[np.float32]]:
+    """Random weights; two channels of each linear's input are larger by ``outliers``.
+
+    The columns that read them are smaller by as much: the model is the same for all ``outliers``.
+    """
+    rng = np.random.default_rng(3)
+    weights = random_weights(config)
+    hidden = config["hidden_size"]
+    size = config.get("head_dim", hidden // config["num_attention_heads"])
+    gemma = config["model_type"] == "gemma3_text"
+    for i in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{i}."
+        if config["model_type"] == "qwen2":
+            for part in "qkv":
+                name = f"{layer}self_attn.{part}_proj"
+                rows = len(weights[f"{name}.weight"])
+                weights[f"{name}.bias"] = rng.normal(0, 0.3, rows).astype(np.float32)
+        if gemma:
+            for norm in ("pre_feedforward_layernorm", "post_feedforward_layernorm"):
+                weights[f"{layer}{norm}.weight"] = rng.normal(0, 0.3, hidden).astype(np.float32)
+            for norm in ("q_norm", "k_norm"):
+                values = rng.normal(0, 0.3, config["head_dim"]).astype(np.float32)
+                weights[f"{layer}self_attn.{norm}.weight"] = values
+        before_mlp = "pre_feedforward_layernorm" if gemma else "post_attention_layernorm"
+        attention = [f"{layer}self_attn.{part}_proj.weight" for part in "qkv"]
+        feed_forward = [f"{layer}mlp.{part}_proj.weight" for part in ("gate", "up")]
+        for name, channels, readers in (
+            ("input_layernorm", [3, 40], attention),
+            (before_mlp, [3, 40], feed_forward),
+            ("mlp.up_proj", [2, 11], [f"{layer}mlp.down_proj.weight"]),
+        ):
+            enlarge(weights, f"{layer}{name}.weight", channels, readers, outliers, gemma)
+        # Value rows of the first key head, which the query heads of its group read.
+        output = weights[f"{layer}self_attn.o_proj.weight"]
+        for part in ("weight", "bias"):
+            if (name := f"{layer}self_attn.v_proj.{part}") in weights:
+                weights[name][[2, 11]] *= outliers
+        for head in range(config["num_attention_heads"] // config["num_key_value_heads"]):
+            output[:, [head * size + 2, head * size + 11]] /= outliers
+    if not config["tie_word_embeddings"]:
+        enlarge(weights, "model.norm.weight", [7, 33], ["lm_head.weight"], outliers, gemma)
+    return weights
+
+
+def enlarge(
+    weights: dict[str, NDArray[np.float32]],
+    name: str,
+    channels: list[int],
+    readers: list[str],
+    factor: float,
+    gemma: bool,
+) -> None:
+    """Multiply what makes some channels, divide the columns that read them."""
+    one = 1 if gemma and name.endswith("norm.weight") else 0  # stored without its 1
+    weights[name][channels] = (weights[name][channels] + one) * factor - one
+    for reader in readers:
+        weights[reader][:, channels] /= factor
+
+
+def random_factors(config: dict[str, Any]) -> dict[str, NDArray[np.float32]]:
+    """Factors of the channels of every linear's input; the heads of a group have the same."""
+    rng = np.random.default_rng(4)
+    size = config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
+    group = config["num_attention_heads"] // config["num_key_value_heads"]
+    factors = {"head": rng.uniform(0.2, 5, config["hidden_size"])}
+    for i in range(config["num_hidden_layers"]):
+        factors[f"{i}.qkv"] = rng.uniform(0.2, 5, config["hidden_size"])
+        factors[f"{i}.gate_up"] = rng.uniform(0.2, 5, config["hidden_size"])
+        factors[f"{i}.down"] = rng.uniform(0.2, 5, config["intermediate_size"])
+        factors[f"{i}.o"] = np.tile(
+            rng.uniform(0.2, 5, config["num_key_value_heads"] * size), group
+        )
+    return {name: value.astype(np.float32) for name, value in factors.items()}
+
+
+FAMILIES = [LLAMA, MULTI_QUERY, QWEN2, GEMMA]
+FAMILY_NAMES = ["llama", "multi-query", "qwen2", "gemma3"]
+
+
+@pytest.mark.parametrize("config", FAMILIES, ids=FAMILY_NAMES)
+def test_factors_of_channels_change_nothing(tmp_path: Path, config: dict[str, Any]) -> None:
+    """In float32, where nothing is rounded to levels: whatever the factors."""
+    source = write_safetensors(tmp_path / "source", config, family_weights(config))
+    convert(source, tmp_path / "plain", "float32")
+    expected = logits(tmp_path / "plain")
+    # The same folder with a graph that has factors.
+    manifest = convert(source, tmp_path / "evened", "float32")
+    graph.write_graph(
+        open_checkpoint(source),
+        tmp_path / "evened",
+        "float32",
+        lambda stage, done, total: None,
+        random_factors(config),
+    )
+    replace(manifest, files={}).save(tmp_path / "evened")
+    found = logits(tmp_path / "evened")
+    assert not np.array_equal(found, expected)  # the factors were used
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("config", FAMILIES, ids=FAMILY_NAMES)
+def test_calibration_halves_the_error_that_outliers_cause(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    source = write_safetensors(tmp_path / "source", config, family_weights(config, outliers=30))
+    convert(source, tmp_path / "float32", "float32")
+    convert(source, tmp_path / "plain", "8bit")
+    # Other tokens than those that the logits are compared at.
+    tokens = np.random.default_rng(5).integers(0, config["vocab_size"], 100).tolist()
+    manifest = convert(source, tmp_path / "evened", "8bit", calibration=tokens)
+    assert manifest.batch_invariant, manifest.invariance
+    expected = logits(tmp_path / "float32")
+    errors = [np.linalg.norm(logits(tmp_path / name) - expected) for name in ("plain", "evened")]
+    assert errors[1] < errors[0] / 2
+
+
+def test_factors_are_shared_by_heads_that_share_values(tmp_path: Path) -> None:
+    source = write_safetensors(tmp_path / "source", LLAMA, family_weights(LLAMA, outliers=30))
+    factors = channel_factors(
+        open_checkpoint(source), tmp_path, list(range(60)), lambda stage, done, total: None
+    )
+    linears = [f"{i}.{part}" for i in range(2) for part in ("qkv", "o", "gate_up", "down")]
+    assert sorted(factors) == sorted([*linears, "head"])
+    groups = factors["1.o"].reshape(2, -1)  # query heads, group by group
+    assert np.array_equal(groups[0], groups[1])
+    # The channels that were made large are made small.
+    assert set(np.argsort(factors["1.qkv"])[:2]) == {3, 40}
+    assert set(np.argsort(factors["head"])[:2]) == {7, 33}
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
 @pytest.mark.parametrize("quantization", ["4bit", "8bit", "float32"])
 def test_converted_folder(tmp_path: Path, source: Path, quantization: Quantization) -> None:
     stages = set()
@@ -240,6 +386,7 @@ def test_converted_folder(tmp_path: Path, source: Path, quantization: Quantizati
         source,
         tmp_path / "out",
         quantization,
+        calibration=range(40),
         progress=lambda stage, done, total: stages.add(stage),
         extra_files={"tokenizer.json": b"{}"},
         extra_manifest={"license": "test"},
@@ -249,7 +396,8 @@ def test_converted_folder(tmp_path: Path, source: Path, quantization: Quantizati
     assert manifest.extra == {"license": "test"}
     assert set(manifest.files) == {"model.onnx", "model.onnx.data", "tokenizer.json"}
     manifest.verify(tmp_path / "out", checksums=True)
-    assert stages == {"layers", "checksum", "invariance"}
+    expected = {"layers", "checksum", "invariance"}
+    assert stages == (expected | {"calibration"} if quantization == "8bit" else expected)
     assert isinstance(OnnxModel(tmp_path / "out"), CausalModel)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "source"]
 

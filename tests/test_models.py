@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import json
 import subprocess
 import threading
 import zipfile
@@ -19,6 +20,7 @@ from tiny import write_target
 
 from omnidraft.runtime import models, sources
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
+from omnidraft.runtime.manifest import MANIFEST_FILE
 from omnidraft.runtime.sources import Package, fetch_hub, fetch_packages
 
 
@@ -61,6 +63,19 @@ def test_a_checkpoint_is_converted_once(checkpoint: Path, cache: Path) -> None:
         ("float32", other),
     }
     assert {"smollm2-135m", "gemma3-270m"} <= {m.name for m in listed}
+
+
+def test_what_another_version_converted_is_converted_anew(checkpoint: Path) -> None:
+    path = models.resolve(str(checkpoint))
+    manifest = path / MANIFEST_FILE
+    values = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(values | {"schema_version": values["schema_version"] - 1}))
+    with pytest.raises(ModelNotFoundError):
+        models.model_path(str(checkpoint))
+    steps: list[str] = []
+    assert models.resolve(str(checkpoint), progress=lambda step, _: steps.append(step)) == path
+    assert {"calibrating", "converting"} <= set(steps)
+    assert json.loads(manifest.read_text()) == values
 
 
 def test_a_changed_checkpoint_is_another_model(checkpoint: Path) -> None:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import shutil
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.folders import whole_folder
 from omnidraft.runtime.manifest import Manifest, describe_files, file_sha256
 
+from .calibrate import CALIBRATION_TEXT, channel_factors
 from .checkpoint import open_checkpoint, source_files
 from .graph import Progress, Quantization, max_threads, write_graph
 from .invariance import measure_invariance
 
-__all__ = ["Progress", "Quantization", "convert"]
+__all__ = ["CALIBRATION_TEXT", "Progress", "Quantization", "convert", "source_sha256"]
 
 
 def convert(
@@ -25,6 +23,7 @@ def convert(
     output: Path,
     quantization: Quantization = "4bit",
     *,
+    calibration: Sequence[int] = (),
     progress: Progress = lambda stage, done, total: None,
     extra_files: Mapping[str, bytes] | None = None,
     extra_manifest: Mapping[str, Any] | None = None,
@@ -37,9 +36,12 @@ def convert(
     Args:
         source: a GGUF file, or a folder with config.json and safetensors.
         output: folder to create; one that is there already is replaced.
-        quantization: ``4bit`` or ``8bit`` weights in blocks of 32, or ``float32``.
-        progress: called with a stage (``layers``, ``checksum``, ``invariance``), steps done, steps
-            in all.
+        quantization: ``4bit`` weights in blocks of 32, ``8bit`` weights, or ``float32``.
+        calibration: token ids of a text, say ``CALIBRATION_TEXT``, by which the input channels of
+            8-bit linears are evened out (see ``calibrate.py``); none: they are left as they are,
+            which costs accuracy.
+        progress: called with a stage (``calibration``, ``layers``, ``checksum``, ``invariance``),
+            steps done, steps in all.
         extra_files: further files to write into the folder, say the tokenizer, by name.
         extra_manifest: stored in the manifest as ``extra``.
 
@@ -48,11 +50,15 @@ def convert(
         OmniDraftError: the architecture is not supported, or the disk is full.
     """
     checkpoint = open_checkpoint(source)
-    temporary: Path | None = None
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{output.name}-", dir=output.parent))
-        write_graph(checkpoint, temporary, quantization, progress)
+    with whole_folder(output) as temporary:
+        factors = {}
+        if quantization == "8bit" and calibration:
+
+            def calibrating(_: str, done: int, total: int) -> None:
+                progress("calibration", done, total)
+
+            factors = channel_factors(checkpoint, temporary, calibration, calibrating)
+        write_graph(checkpoint, temporary, quantization, progress, factors)
         for name, content in (extra_files or {}).items():
             (temporary / name).write_bytes(content)
         progress("checksum", 0, 1)
@@ -68,7 +74,7 @@ def convert(
             vocab_size=d.vocab_size,
             context_length=d.context_length,
             max_threads=max_threads(d),
-            source_sha256=_source_sha256(source),
+            source_sha256=source_sha256(source),
             invariance={},
             files=describe_files(temporary),
             extra=dict(extra_manifest or {}),
@@ -77,39 +83,12 @@ def convert(
         manifest.save(temporary)
         manifest = measure_invariance(temporary, progress)
         manifest.save(temporary)
-        # mkdtemp makes folders that only their owner may read.
-        temporary.chmod(0o755)
-        _replace(temporary, output)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise OmniDraftError(
-                f"The disk of {output.parent} is full; nothing was kept. Free space and try again."
-            ) from error
-        raise
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
     return manifest
 
 
-def _source_sha256(source: Path) -> str:
+def source_sha256(source: Path) -> str:
     """A file's sha256; for a folder, the sha256 of its files' sha256 in order."""
     digests = [file_sha256(path) for path in source_files(source)]
     if len(digests) == 1:
         return digests[0]
     return hashlib.sha256("".join(digests).encode()).hexdigest()
-
-
-def _replace(temporary: Path, output: Path) -> None:
-    """Rename ``temporary`` to ``output``, moving what is there out of the way first."""
-    if not output.exists():
-        temporary.rename(output)
-        return
-    old = temporary.with_name(f"{temporary.name}-old")
-    output.rename(old)
-    try:
-        temporary.rename(output)
-    except BaseException:
-        old.rename(output)
-        raise
-    shutil.rmtree(old, ignore_errors=True)

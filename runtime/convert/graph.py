@@ -21,13 +21,21 @@ takes, beyond one quantization scale per row and block of 32 weights:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, save_model
+from onnx import (
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+    save_model,
+)
 
 from omnidraft.runtime.errors import DamagedFileError
 
@@ -39,6 +47,8 @@ Progress = Callable[[str, int, int], None]
 GRAPH_FILE = "model.onnx"
 WEIGHTS_FILE = "model.onnx.data"
 CONTRIB = "com.microsoft"
+# Outputs of a graph that is written to be observed begin with this.
+OBSERVED = "observed."
 
 # A row block read from a checkpoint holds at most this many float32 values (16 MiB).
 BLOCK_VALUES = 1 << 22
@@ -57,7 +67,13 @@ SMALLEST_VALUE_PART = 16
 
 
 def write_graph(
-    checkpoint: Checkpoint, folder: Path, quantization: Quantization, progress: Progress
+    checkpoint: Checkpoint,
+    folder: Path,
+    quantization: Quantization,
+    progress: Progress,
+    factors: Mapping[str, NDArray[np.float32]] | None = None,
+    *,
+    observe: bool = False,
 ) -> None:
     """Write ``model.onnx`` and ``model.onnx.data`` into ``folder``.
 
@@ -67,12 +83,21 @@ def write_graph(
     [1, n - first_row, vocab] and ``present.i.key``, ``present.i.value``, to be bound to the memory
     of the ``past`` inputs.
 
+    Args:
+        factors: what the input of a linear is multiplied by, float32 [in] in the graph's order, by
+            the linear's name (``i.qkv``, ``i.o``, ``i.gate_up``, ``i.down``, ``head``). Whatever
+            makes the input (a norm, the rows of v, those of up) takes them up, and the weight's
+            columns are divided by them, so the decoder computes the same: see ``calibrate.py``.
+        observe: for each linear with 8-bit inputs add an output ``observed.NAME``, float32 [in]:
+            the mean over the tokens of the squares of its input, in units of the token's scale.
+
     Memory does not grow with the model: some temporaries of one row block (16 MiB each), the scales
     of one tensor (an eighth of a byte per weight) and the rotary tables. Pages of the checkpoint,
     which is mapped into memory, are the system's to drop.
     """
     with (folder / WEIGHTS_FILE).open("wb") as file:
-        model = _GraphWriter(checkpoint, file, quantization, progress).build()
+        writer = GraphWriter(checkpoint, file, quantization, progress, factors or {}, observe)
+        model = writer.build()
     save_model(model, folder / GRAPH_FILE)
 
 
@@ -93,24 +118,37 @@ def value_parts(d: Decoder) -> int:
     return parts
 
 
+def query_order(d: Decoder) -> NDArray[np.int64]:
+    """The checkpoint's query heads in the graph's order: heads that share a key head are apart.
+
+    Head (key head k, member g) moves from k * group + g to g * kv_heads + k.
+    """
+    return np.arange(d.heads).reshape(d.kv_heads, -1).T.reshape(-1)
+
+
 def max_threads(d: Decoder) -> int:
     """With how many threads a decoder's graph is batch-invariant."""
     return d.kv_heads * value_parts(d)
 
 
-class _GraphWriter:
+class GraphWriter:
     def __init__(
         self,
         checkpoint: Checkpoint,
         file: BinaryIO,
         quantization: Quantization,
         progress: Progress,
+        factors: Mapping[str, NDArray[np.float32]],
+        observe: bool,
     ) -> None:
         self.checkpoint = checkpoint
         self.decoder: Decoder = checkpoint.decoder
         self.file = file
         self.quantization = quantization
         self.progress = progress
+        self.factors = factors
+        self.observe = observe
+        self.observed: list[ValueInfoProto] = []
         self.nodes: list[NodeProto] = []
         self.initializers: list[TensorProto] = []
         self.constants: dict[tuple[int, ...], str] = {}
@@ -185,10 +223,19 @@ class _GraphWriter:
         self.initializers.append(tensor)
         return name
 
-    def vector(self, name: str, size: int | None = None) -> str:
-        """A norm's weight, of the hidden size unless told otherwise."""
+    def vector(self, name: str, size: int | None = None, feeds: str = "") -> str:
+        """A norm's weight, of the hidden size unless told otherwise.
+
+        Args:
+            feeds: the linear whose input the norm makes, and nothing else.
+        """
         shape = (self.decoder.hidden_size if size is None else size,)
-        return self.store(name, shape, np.float32, [self.checkpoint.rows(name)])
+        weight = self.checkpoint.rows(name) * self.factor(feeds, shape[0])
+        return self.store(name, shape, np.float32, [weight])
+
+    def factor(self, linear: str, size: int) -> NDArray[np.float32]:
+        """What the input of ``linear`` is multiplied by, float32 [size]; 1 if nothing is said."""
+        return self.factors.get(linear, np.ones(size, np.float32))
 
     def linear(
         self,
@@ -199,6 +246,8 @@ class _GraphWriter:
         bias: NDArray[np.float32] | None = None,
     ) -> str:
         """``x`` times the transpose of a weight of ``shape`` [out, in], which ``blocks`` yields."""
+        factor = self.factor(name, shape[1])
+        blocks = (block / factor for block in blocks)
         if self.quantization == "4bit" and shape[1] % BLOCK == 0:
             y = self.linear4(x, name, shape, blocks)
         elif self.quantization == "float32":
@@ -272,6 +321,13 @@ class _GraphWriter:
             step = self.node("Mul", [largest, self.real(1 / 127)])
             step = self.node("Max", [step, self.real(1e-20)])  # a row of zeros stays one
             levels = self.node("Div", [x, step])
+            if self.observe:
+                # Of the levels, not of x: every token counts alike, as each has its own scale.
+                squares = [self.node("Mul", [levels, levels]), self.integers(0, 1)]
+                mean = self.node("ReduceMean", squares, [OBSERVED + name], keepdims=0)
+                self.observed.append(
+                    helper.make_tensor_value_info(mean, TensorProto.FLOAT, [width])
+                )
             levels = self.node("QuantizeLinear", [levels, self.real(1.0), self.middle()])
             self.quantized[x] = (levels, step)
         levels, step = self.quantized[x]
@@ -291,8 +347,14 @@ class _GraphWriter:
         y: str = self.node("FusedMatMul", [x, weight], domain=CONTRIB, transB=1)
         return y
 
-    def blocks(self, name: str, rows: int, columns: int) -> Iterable[NDArray[np.float32]]:
-        return row_blocks(self.checkpoint, name, rows, max(1, BLOCK_VALUES // columns))
+    def blocks(
+        self, name: str, rows: int, columns: int, factor: NDArray[np.float32] | None = None
+    ) -> Iterator[NDArray[np.float32]]:
+        """A matrix in blocks of rows, each row multiplied by its ``factor`` if there is one."""
+        start = 0
+        for block in row_blocks(self.checkpoint, name, rows, max(1, BLOCK_VALUES // columns)):
+            yield block if factor is None else block * factor[start : start + len(block), None]
+            start += len(block)
 
     # --- the decoder ---------------------------------------------------------------------------
 
@@ -320,23 +382,27 @@ class _GraphWriter:
         self.row_index = self.node("Reshape", ["positions", self.integers(-1, 1)])
         self.masks = {window: self.mask(window) for window in dict.fromkeys(d.windows)}
         self.ropes = self.rope_tables()
-        x = self.norm(residual, self.vector("0.input_norm"))
+        x = self.norm(residual, self.vector("0.input_norm", feeds="0.qkv"))
         for i in range(d.layers):
             self.progress("layers", i, d.layers)
             y = self.attention(i, x)
             if d.post_norms:
                 y = self.norm(y, self.vector(f"{i}.post_attention_norm"))
-            x, residual = self.add_norm(y, residual, self.vector(f"{i}.mlp_norm"))
+            weight = self.vector(f"{i}.mlp_norm", feeds=f"{i}.gate_up")
+            x, residual = self.add_norm(y, residual, weight)
             y = self.feed_forward(i, x)
             if d.post_norms:
                 y = self.norm(y, self.vector(f"{i}.post_mlp_norm"))
-            following = "norm" if i == d.layers - 1 else f"{i + 1}.input_norm"
-            x, residual = self.add_norm(y, residual, self.vector(following))
+            if i == d.layers - 1:
+                weight = self.vector("norm", feeds="head")
+            else:
+                weight = self.vector(f"{i + 1}.input_norm", feeds=f"{i + 1}.qkv")
+            x, residual = self.add_norm(y, residual, weight)
         self.progress("layers", d.layers, d.layers)
         last = self.node("Slice", [x, "first_row", self.integers(2**62), self.integers(1)])
         self.head(last)
         graph = helper.make_graph(
-            self.nodes, "decoder", inputs, outputs, initializer=self.initializers
+            self.nodes, "decoder", inputs, outputs + self.observed, initializer=self.initializers
         )
         return helper.make_model(
             graph,
@@ -385,11 +451,17 @@ class _GraphWriter:
     def head(self, x: str) -> None:
         d = self.decoder
         shape = (d.vocab_size, d.hidden_size)
-        if d.tied_embeddings and self.quantization == "float32" and d.embedding_scale == 1.0:
+        if (
+            d.tied_embeddings
+            and self.quantization == "float32"
+            and d.embedding_scale == 1.0
+            and "head" not in self.factors
+        ):
             self.product(x, "embedding")
         else:
             name = "embedding" if d.tied_embeddings else "head"
-            blocks = self.blocks(name, *shape)
+            factor = self.factor("head", d.hidden_size)
+            blocks = (block / factor for block in self.blocks(name, *shape))
             if self.quantization == "float32":
                 self.product(x, self.store("head", shape, np.float32, blocks))
             else:  # never 4 bits: every logit would pay for it
@@ -467,21 +539,24 @@ class _GraphWriter:
 
     def attention(self, i: int, x: str) -> str:
         d = self.decoder
-        size, group = d.head_size, d.heads // d.kv_heads
+        size = d.head_size
         window = d.windows[i]
-        # Head (key head k, member g) moves from k * group + g to g * kv_heads + k.
-        order = np.arange(d.heads).reshape(d.kv_heads, group).T.reshape(-1)
+        order = query_order(d)
+
+        # The heads of a group mix the same values, so they have the same factors.
+        value_factor = self.factor(f"{i}.o", d.heads * size)[: d.kv_heads * size]
 
         def qkv() -> Iterator[NDArray[np.float32]]:
             for head in order.tolist():
                 yield self.checkpoint.rows(f"{i}.q", head * size, (head + 1) * size)
-            for part in ("k", "v"):
-                yield from self.blocks(f"{i}.{part}", d.kv_heads * size, d.hidden_size)
+            yield from self.blocks(f"{i}.k", d.kv_heads * size, d.hidden_size)
+            yield from self.blocks(f"{i}.v", d.kv_heads * size, d.hidden_size, value_factor)
 
         bias = None
         if d.qkv_bias:
             biases = [self.checkpoint.rows(f"{i}.{part}.bias") for part in ("q", "k", "v")]
             biases[0] = biases[0].reshape(d.heads, size)[order].reshape(-1)
+            biases[2] = biases[2] * value_factor
             bias = np.concatenate(biases)
         sizes = (d.heads * size, d.kv_heads * size, d.kv_heads * size)
         joined = self.linear(x, f"{i}.qkv", (sum(sizes), d.hidden_size), qkv(), bias)
@@ -550,8 +625,9 @@ class _GraphWriter:
         d = self.decoder
 
         def gate_up() -> Iterator[NDArray[np.float32]]:
-            for part in ("gate", "up"):
-                yield from self.blocks(f"{i}.{part}", d.feed_forward_size, d.hidden_size)
+            up_factor = self.factor(f"{i}.down", d.feed_forward_size)
+            yield from self.blocks(f"{i}.gate", d.feed_forward_size, d.hidden_size)
+            yield from self.blocks(f"{i}.up", d.feed_forward_size, d.hidden_size, up_factor)
 
         shape = (2 * d.feed_forward_size, d.hidden_size)
         joined = self.linear(x, f"{i}.gate_up", shape, gate_up())

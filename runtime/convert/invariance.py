@@ -34,7 +34,8 @@ def measure_invariance(folder: Path, progress: Progress) -> Manifest:
         The folder's manifest with ``invariance`` filled in: the largest difference of a logit over
         all contexts, pass sizes and rows. The model is batch-invariant if it is exactly 0.
     """
-    threads = min(os.cpu_count() or 1, Manifest.load(folder).max_threads)
+    manifest = Manifest.load(folder)
+    threads = min(os.cpu_count() or 1, manifest.max_threads)
     model = OnnxModel(folder, threads=threads)
     contexts = [c for c in CONTEXTS if c + LARGEST <= model.max_length]
     tokens = np.random.default_rng(0).integers(0, model.vocab_size, max(CONTEXTS) + LARGEST)
@@ -68,7 +69,7 @@ def measure_invariance(folder: Path, progress: Progress) -> Manifest:
         "machine": platform.machine(),
         "cpu_features": cpu_features(),
     }
-    return dataclasses.replace(model.manifest, invariance=report)
+    return dataclasses.replace(manifest, invariance=report)
 
 
 def cpu_features() -> list[str]:

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Literal
 
 from omnidraft.runtime.errors import ModelNotFoundError
-from omnidraft.runtime.manifest import MANIFEST_FILE
+from omnidraft.runtime.manifest import BUNDLE_FILE, MANIFEST_FILE
 from omnidraft.runtime.model import CausalModel
 
-Engine = Literal["onnx", "external-onnx", "transformers"]
-"""``onnx``: a folder converted here; ``external-onnx``: a decoder that onnxruntime-genai's builder,
-optimum or transformers.js wrote; ``transformers``: a checkpoint, run by PyTorch."""
+Engine = Literal["onnx", "external-onnx", "transformers", "qnn", "executorch"]
+"""``onnx``: a folder converted or exported here; ``qnn``, ``executorch``: bundles for these;
+``external-onnx``: a decoder that onnxruntime-genai's builder, optimum or transformers.js wrote;
+``transformers``: a checkpoint, run by PyTorch."""
 
 
 def engine_of(path: Path) -> Engine:
@@ -30,6 +31,10 @@ def engine_of(path: Path) -> Engine:
             return "transformers"
         if path.suffix == ".onnx":
             return "external-onnx"
+    elif (path / BUNDLE_FILE).is_file():
+        from omnidraft.runtime.bundle import Bundle
+
+        return Bundle.load(path, checksums=False).backend
     elif (path / MANIFEST_FILE).is_file():
         return "onnx"
     elif (path / "genai_config.json").is_file():
@@ -40,8 +45,9 @@ def engine_of(path: Path) -> Engine:
         return "external-onnx"
     raise ModelNotFoundError(
         f"{path} holds no model. Known are: a .gguf file; a folder with config.json and "
-        "*.safetensors; a folder that omnidraft converted; a folder with an ONNX decoder "
-        "(genai_config.json, model.onnx or onnx/decoder_model_merged.onnx) and tokenizer.json."
+        "*.safetensors; a folder that omnidraft converted or exported; a folder with an ONNX "
+        "decoder (genai_config.json, model.onnx or onnx/decoder_model_merged.onnx) and "
+        "tokenizer.json."
     )
 
 
@@ -67,6 +73,14 @@ def open_engine(path: Path, engine: Engine | None = None, *, threads: int = 2) -
         from omnidraft.runtime.engines.external_onnx import ExternalOnnxModel
 
         return ExternalOnnxModel(path, threads=threads)
+    if engine == "qnn":
+        from omnidraft.runtime.engines.qnn import QnnModel
+
+        return QnnModel(path, threads=threads)
+    if engine == "executorch":
+        from omnidraft.runtime.engines.executorch import ExecuTorchModel
+
+        return ExecuTorchModel(path, threads=threads)
     from omnidraft.runtime.engines.transformers import TransformersModel
 
     return TransformersModel(path, threads=threads)

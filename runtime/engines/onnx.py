@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from omnidraft.runtime.adapters import Adapter, check_adapter
 from omnidraft.runtime.errors import DamagedFileError
-from omnidraft.runtime.manifest import Manifest
+from omnidraft.runtime.manifest import BUNDLE_FILE, Manifest
 from omnidraft.runtime.model import check_pass
 
 GRAPH_FILE = "model.onnx"
@@ -22,10 +24,11 @@ MAX_PASS = 256
 
 
 class OnnxModel:
-    """A ``CausalModel`` over a folder that ``omnidraft.runtime.convert.convert`` wrote.
+    """A ``CausalModel`` over a folder that ``omnidraft.runtime.convert.convert`` wrote, or over an
+    exported drafter's bundle.
 
     Args:
-        folder: the converted model.
+        folder: the converted model, or the bundle.
         threads: threads that work on one pass; at most the manifest's ``max_threads`` do, so that
             results stay batch-invariant.
         spinning: whether idle threads spin for a moment instead of sleeping at once: faster
@@ -35,7 +38,8 @@ class OnnxModel:
 
     Raises:
         ModelNotFoundError: the folder holds no converted model.
-        DamagedFileError: a file is missing, of another size, or refused by ONNX Runtime.
+        DamagedFileError: a file is missing, of another size, or refused by ONNX Runtime; in a
+            bundle also: fails its checksum.
     """
 
     def __init__(
@@ -46,14 +50,16 @@ class OnnxModel:
         spinning: bool = True,
         max_length: int | None = None,
     ) -> None:
-        self.manifest = Manifest.load(folder)
-        self.manifest.verify(folder)
-        context = self.manifest.context_length
-        self._max_length = min(context, 8192 if max_length is None else max_length)
+        description = _describe(folder)
+        graph = folder / description.graph
+        self._vocab_size = description.vocab_size
+        self._max_length = min(
+            description.context_length, 8192 if max_length is None else max_length
+        )
         self._length = 0
 
         options = ort.SessionOptions()
-        options.intra_op_num_threads = min(threads, self.manifest.max_threads)
+        options.intra_op_num_threads = min(threads, description.max_threads or threads)
         options.inter_op_num_threads = 1
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
         options.log_severity_level = 3
@@ -61,13 +67,12 @@ class OnnxModel:
         options.add_session_config_entry("session.force_spinning_stop", "1")
         try:
             self._session = ort.InferenceSession(
-                str(folder / GRAPH_FILE), options, providers=["CPUExecutionProvider"]
+                str(graph), options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # ONNX Runtime's errors share no narrower base class.
-            raise DamagedFileError(f"{folder / GRAPH_FILE} cannot be loaded: {error}") from error
+            raise DamagedFileError(f"{graph} cannot be loaded: {error}") from error
         self._binding = self._session.io_binding()
 
-        m = self.manifest
         capacity = -(-self._max_length // LENGTH_STEP) * LENGTH_STEP
         # zeros, not empty: masked rows are multiplied by 0 and must be finite.
         self._caches = {
@@ -75,10 +80,16 @@ class OnnxModel:
             for value in self._session.get_inputs()
             if value.name.startswith("past.")
         }
+        # LoRA inputs have defaults of rank 0: A is [in, rank], B is [rank, out].
+        self._lora_sizes: dict[str, int] = {
+            value.name: value.shape[0 if value.name.endswith(".A") else 1]
+            for value in self._session.get_overridable_initializers()
+            if value.name.startswith("lora.")
+        }
         self._tokens = np.zeros((1, MAX_PASS), np.int64)
         self._positions = np.zeros((1, MAX_PASS), np.int64)
         self._first_row = np.zeros(1, np.int64)
-        self._logits = np.empty((1, 0, m.vocab_size), np.float32)
+        self._logits = np.empty((1, 0, self._vocab_size), np.float32)
         self._bound_pass = 0
         self._bound_length = 0
         self._bound_logits: tuple[int, int] | None = None
@@ -88,7 +99,7 @@ class OnnxModel:
     @property
     def vocab_size(self) -> int:
         """Number of columns of the logits."""
-        return self.manifest.vocab_size
+        return self._vocab_size
 
     @property
     def length(self) -> int:
@@ -131,6 +142,24 @@ class OnnxModel:
             raise ValueError(f"cannot truncate {self._length} tokens to {length}")
         self._length = length
 
+    def set_adapter(self, adapter: Adapter | None) -> None:
+        """Use a LoRA adapter from now on; the KV cache, which the old weights filled, is emptied.
+
+        Args:
+            adapter: see ``omnidraft.runtime.adapters``; None: the base model, exactly.
+
+        Raises:
+            OmniDraftError: the adapter does not fit the model; the one in use stays.
+        """
+        adapter = adapter or {}
+        check_adapter(adapter, self._lora_sizes)
+        for name, size in self._lora_sizes.items():
+            values = adapter.get(name)
+            if values is None:
+                values = np.empty((size, 0) if name.endswith(".A") else (0, size), np.float32)
+            self._bind_input(name, np.ascontiguousarray(values))
+        self._length = 0
+
     def _pass(self, tokens: NDArray[np.int64], past: int, row: int, rows: int) -> None:
         """Run the graph once; write the last ``rows`` rows of logits from row ``row`` on."""
         count = len(tokens)
@@ -160,3 +189,32 @@ class OnnxModel:
         self._values[name] = value
         self._binding.bind_ortvalue_input(name, value)
         return value
+
+
+@dataclass(frozen=True)
+class _Description:
+    """What a folder's manifest says of its decoder."""
+
+    graph: str
+    vocab_size: int
+    context_length: int
+    max_threads: int | None
+
+
+def _describe(folder: Path) -> _Description:
+    if (folder / BUNDLE_FILE).is_file():
+        from omnidraft.runtime.bundle import Bundle
+
+        bundle = Bundle.load(folder)
+        geometry = bundle.geometry
+        return _Description(
+            bundle.decoders[0].file,
+            geometry.vocab_size,
+            geometry.context_length,
+            bundle.max_threads,
+        )
+    manifest = Manifest.load(folder)
+    manifest.verify(folder)
+    return _Description(
+        GRAPH_FILE, manifest.vocab_size, manifest.context_length, manifest.max_threads
+    )

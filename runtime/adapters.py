@@ -1,0 +1,90 @@
+"""LoRA adapters of exported drafters: ONNX Runtime's ``.onnx_adapter`` files.
+
+An adapter maps the names of a bundle's LoRA inputs to float32 arrays: see ``bundle.Lora``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
+
+Adapter = Mapping[str, NDArray[np.float32]]
+
+
+def write_adapter(path: Path, adapter: Adapter) -> None:
+    """Write an adapter, replacing a file that is there.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    adapter_format = ort.AdapterFormat()
+    adapter_format.set_adapter_version(1)
+    adapter_format.set_model_version(1)
+    adapter_format.set_parameters(
+        {
+            name: ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(values, np.float32))
+            for name, values in adapter.items()
+        }
+    )
+    temporary = path.with_name(f".{path.name}.tmp")
+    # ONNX Runtime says nothing when it cannot write, so this opens the file itself first.
+    temporary.write_bytes(b"")
+    adapter_format.export_adapter(str(temporary))
+    temporary.replace(path)
+
+
+def read_adapter(path: Path) -> dict[str, NDArray[np.float32]]:
+    """Read an adapter.
+
+    Raises:
+        ModelNotFoundError: there is no such file.
+        DamagedFileError: it is no adapter.
+    """
+    if not path.is_file():
+        raise ModelNotFoundError(f"There is no adapter {path}.")
+    try:
+        adapter_format = ort.AdapterFormat.read_adapter(str(path))
+        values = adapter_format.get_parameters()
+        # Copies: the values point into memory that goes with ``adapter_format``.
+        return {name: np.array(value.numpy(), np.float32) for name, value in values.items()}
+    except Exception as error:  # ONNX Runtime's errors share no narrower base class
+        raise DamagedFileError(f"{path} is no adapter that can be read: {error}") from error
+
+
+def check_adapter(adapter: Mapping[str, NDArray[Any]], sizes: Mapping[str, int]) -> None:
+    """Refuse an adapter that does not fit a model.
+
+    Args:
+        adapter: may leave out linears, which then stay as they are.
+        sizes: for every LoRA input of the model the size that is not the rank: ``in`` of A
+            [in, rank], ``out`` of B [rank, out].
+
+    Raises:
+        OmniDraftError: a name is unknown, an A or B lacks its other half, or a shape or dtype is
+            wrong.
+    """
+    if unknown := sorted(set(adapter) - set(sizes)):
+        raise OmniDraftError(
+            f"The adapter does not fit this drafter, which has no input {unknown[0]}. "
+            "Use an adapter that was made for it."
+            if sizes
+            else "This drafter has no LoRA inputs. Export it again with --lora-rank from 1."
+        )
+    for name, values in adapter.items():
+        stem, _, part = name.rpartition(".")
+        other = adapter.get(f"{stem}.{'B' if part == 'A' else 'A'}")
+        if other is None:
+            raise OmniDraftError(f"The adapter has {name} without its other half.")
+        expected = (sizes[name], other.shape[0]) if part == "A" else (other.shape[-1], sizes[name])
+        if values.dtype != np.float32 or values.shape != expected:
+            raise OmniDraftError(
+                f"The adapter does not fit this drafter: {name} is {values.dtype} "
+                f"{list(values.shape)}, float32 {list(expected)} expected."
+            )

@@ -1,0 +1,167 @@
+"""Run an exported ``.pte`` with ExecuTorch's Python runtime, its KV cache in the program itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omnidraft.runtime.adapters import Adapter, check_adapter
+from omnidraft.runtime.bundle import Bundle
+from omnidraft.runtime.errors import DamagedFileError, MissingDependencyError, OmniDraftError
+from omnidraft.runtime.model import check_pass
+
+METHOD = "forward"
+
+
+class ExecuTorchModel:
+    """A ``CausalModel`` over a bundle of the ``executorch`` backend.
+
+    Args:
+        folder: the bundle.
+        threads: threads that work on one pass. ExecuTorch has one pool for the whole process: the
+            last model that is loaded decides.
+
+    Raises:
+        MissingDependencyError: executorch is missing, or torch, which its Python runtime is linked
+            with.
+        ModelNotFoundError: the folder holds no bundle.
+        DamagedFileError: a file differs from the manifest or is refused by ExecuTorch.
+    """
+
+    def __init__(self, folder: Path, *, threads: int = 2) -> None:
+        self.bundle = Bundle.load(folder)
+        graph = self.bundle.decoders[0]
+        self._torch, runtime = _load_runtime(threads)
+        path = folder / graph.file
+        try:
+            # The program owns what the method works on.
+            self._program = runtime.load_program(path)
+            self._method = self._program.load_method(METHOD)
+            meta = self._method.metadata
+            sizes = [meta.input_tensor_meta(i).sizes() for i in range(meta.num_inputs())]
+        except RuntimeError as error:
+            raise DamagedFileError(
+                f"{path} cannot be loaded: {error}. Was it exported for this processor?"
+            ) from error
+        if len(sizes) != len(graph.inputs):
+            raise DamagedFileError(
+                f"{path} takes {len(sizes)} inputs, its manifest names {len(graph.inputs)}. "
+                "Export the bundle again."
+            )
+        # A dynamic dimension's size is its largest.
+        self._width, self._max_length = map(int, sizes[2])
+        self._lora_inputs = [
+            (tensor.name, shape) for tensor, shape in zip(graph.inputs[3:], sizes[3:], strict=True)
+        ]
+        self._fixed = graph.tokens is not None
+        self._length = 0
+        self._lora: list[Any] = []
+        self.set_adapter(None)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of columns of the logits."""
+        return self.bundle.geometry.vocab_size
+
+    @property
+    def length(self) -> int:
+        """Number of tokens in the KV cache."""
+        return self._length
+
+    @property
+    def max_length(self) -> int:
+        """Longest sequence the model can hold, in tokens."""
+        return self._max_length
+
+    def set_adapter(self, adapter: Adapter | None) -> None:
+        """Work with LoRA weights from the next ``forward`` on; the KV cache is kept as it is.
+
+        Args:
+            adapter: see ``omnidraft.runtime.adapters``; linears that it leaves out stay as they
+                are. None: the base model.
+
+        Raises:
+            OmniDraftError: it does not fit the drafter, or its rank exceeds the bundle's.
+        """
+        adapter = adapter or {}
+        # Of the two dimensions of A [in, rank] and B [rank, out] the one that is not the rank.
+        sizes = {name: shape[name.endswith(".B")] for name, shape in self._lora_inputs}
+        check_adapter(adapter, sizes)
+        limit = self.bundle.lora.rank if self.bundle.lora else 0
+        rank = max((array.shape[name.endswith(".A")] for name, array in adapter.items()), default=1)
+        if adapter and not 1 <= rank <= limit:
+            raise OmniDraftError(
+                f"The adapter has rank {rank}, this drafter takes at most {limit}. "
+                f"Export it again with --lora-rank {rank}."
+            )
+        # Zeros add nothing: one row or column for what has no adapter, and up to a fixed rank.
+        self._lora = []
+        for name, size in sizes.items():
+            axis = int(name.endswith(".A"))
+            array = adapter.get(name, np.zeros((size, 1) if axis else (1, size), np.float32))
+            if self._fixed:
+                missing = limit - array.shape[axis]
+                array = np.pad(array, [(0, 0), (0, missing)] if axis else [(0, missing), (0, 0)])
+            self._lora.append(self._torch.from_numpy(np.ascontiguousarray(array)))
+
+    def forward(
+        self, tokens: Sequence[int] | NDArray[np.int64], rows: int | None = None
+    ) -> NDArray[np.float32]:
+        """Append ``tokens`` and return logits: see ``CausalModel.forward``.
+
+        Raises:
+            ContextOverflowError: ``length + n > max_length``; the cache is unchanged.
+            ValueError: no tokens, a token outside the vocabulary, or ``rows`` outside 1…n.
+        """
+        ids, rows = check_pass(self, tokens, rows)
+        parts = []
+        for start in range(0, len(ids), self._width):
+            part = ids[start : start + self._width]
+            logits = self._pass(part, self._length + start)
+            parts.append(logits[max(0, len(ids) - rows - start) :])
+        self._length += len(ids)
+        parts = [part for part in parts if len(part)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def truncate(self, length: int) -> None:
+        """Keep the first ``length`` tokens of the KV cache: see ``CausalModel.truncate``."""
+        if not 0 <= length <= self._length:
+            raise ValueError(f"cannot truncate {self._length} tokens to {length}")
+        # Rows from here on are never read before they are written again.
+        self._length = length
+
+    def _pass(self, tokens: NDArray[np.int64], past: int) -> NDArray[np.float32]:
+        count = len(tokens)
+        # A fixed graph's further rows write behind the last position, where nobody reads.
+        extra = self._width - count if self._fixed else 0
+        ids = np.pad(tokens, (0, extra))[None]
+        positions = np.arange(past, past + count)
+        positions = np.pad(positions, (0, extra), constant_values=self._max_length)
+        length = self._max_length if self._fixed else past + count
+        later = np.arange(length) > positions[:, None]
+        mask = np.where(later, np.float32("-inf"), np.float32(0))
+        inputs = map(self._torch.from_numpy, (ids, positions, mask))
+        outputs = self._method.execute([*inputs, *self._lora])
+        logits: NDArray[np.float32] = outputs[0].numpy()[0, :count]
+        return logits
+
+
+def _load_runtime(threads: int) -> tuple[Any, Any]:
+    """torch and ExecuTorch's runtime, with the kernels that quantized embeddings need."""
+    try:
+        import executorch.kernels.quantized  # noqa: F401  (registers kernels)
+        import torch
+        from executorch.extension.pybindings import portable_lib
+        from executorch.runtime import Runtime
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"ExecuTorch's Python runtime is not installed ({error.name or error} is missing): "
+            "pip install 'omnidraft[executorch]'."
+        ) from error
+    if portable_lib._threadpool_get_thread_count() != threads:
+        portable_lib._unsafe_reset_threadpool(threads)
+    return torch, Runtime.get()

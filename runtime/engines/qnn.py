@@ -1,0 +1,272 @@
+"""Run a drafter that was compiled for a Qualcomm NPU, by ONNX Runtime's QNN execution provider.
+
+On an x86 machine the same compiled graph runs in the NPU's emulation: its numbers, not its speed.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from omnidraft.runtime.adapters import Adapter, check_adapter
+from omnidraft.runtime.bundle import Bundle, Soc
+from omnidraft.runtime.errors import DamagedFileError, MissingDependencyError, OmniDraftError
+from omnidraft.runtime.model import check_pass
+
+PROVIDER = "QNNExecutionProvider"
+# Added to scores of columns that a row must not see. exp(-100) is nothing, and 16 bits still
+# resolve the scores beside it; the usual -1e30 would leave them no digits.
+MASKED = -100.0
+# As stored in 16 bits with scale 100 / 65535: see export/qdq.py.
+_STORED_MASKED, _STORED_VISIBLE = 0, 65535
+_DTYPES = {
+    "tensor(float)": np.float32,
+    "tensor(uint16)": np.uint16,
+    "tensor(int16)": np.int16,
+    "tensor(int32)": np.int32,
+}
+
+
+class StaticDecoder:
+    """A ``CausalModel`` over graphs for passes of fixed sizes that leave the KV cache to the host.
+
+    See ``StaticGraph`` in export/static_graph.py for the graphs' inputs; keys, values and mask may
+    be float32 or integers, which are passed on as they are.
+
+    Args:
+        sessions: by the number of tokens that each takes.
+        emulated: whether the sessions emulate a chip.
+    """
+
+    _lora: dict[str, NDArray[np.float32]]
+
+    def __init__(
+        self, sessions: Mapping[int, ort.InferenceSession], *, emulated: bool = False
+    ) -> None:
+        self._sessions = dict(sorted(sessions.items()))
+        self.emulated = emulated
+        self._length = 0
+        inputs = {value.name: value for value in next(iter(self._sessions.values())).get_inputs()}
+        outputs = next(iter(self._sessions.values())).get_outputs()
+        self._vocab_size = int(next(o.shape[-1] for o in outputs if o.name == "logits"))
+        self._past: dict[str, NDArray[Any]] = {
+            name: np.zeros(value.shape, _DTYPES[value.type])
+            for name, value in inputs.items()
+            if name.startswith("past.")
+        }
+        self._max_length = int(self._past["past.0.key"].shape[-1])
+        # What is added to scores of columns that a row must not see, and of those it may.
+        self._mask: NDArray[Any] = (
+            np.array([_STORED_MASKED, _STORED_VISIBLE], np.uint16)
+            if inputs["mask"].type == "tensor(uint16)"
+            else np.array([MASKED, 0], np.float32)
+        )
+        self.lora_shapes: dict[str, tuple[int, int]] = {
+            name: (value.shape[0], value.shape[1])
+            for name, value in inputs.items()
+            if name.startswith("lora.")
+        }
+        self.set_adapter(None)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of columns of the logits."""
+        return self._vocab_size
+
+    @property
+    def length(self) -> int:
+        """Number of tokens in the KV cache."""
+        return self._length
+
+    @property
+    def max_length(self) -> int:
+        """Longest sequence the model can hold, in tokens."""
+        return self._max_length
+
+    def forward(
+        self, tokens: Sequence[int] | NDArray[np.int64], rows: int | None = None
+    ) -> NDArray[np.float32]:
+        """Append ``tokens`` and return logits: see ``CausalModel.forward``.
+
+        Raises:
+            ContextOverflowError: ``length + n > max_length``; the cache is unchanged.
+            ValueError: no tokens, a token outside the vocabulary, or ``rows`` outside 1…n.
+        """
+        ids, rows = check_pass(self, tokens, rows)
+        parts = []
+        while len(ids):
+            # The shortest graph that takes what is left, else the longest.
+            size = next((size for size in self._sessions if size >= len(ids)), max(self._sessions))
+            part, ids = ids[:size], ids[size:]
+            parts.append(self.run(part, size)["logits"][0, : len(part)])
+        return np.ascontiguousarray(np.concatenate(parts)[-rows:], np.float32)
+
+    def truncate(self, length: int) -> None:
+        """Keep the first ``length`` tokens of the KV cache: see ``CausalModel.truncate``."""
+        if not 0 <= length <= self._length:
+            raise ValueError(f"cannot truncate {self._length} tokens to {length}")
+        self._length = length
+
+    def set_adapter(self, adapter: Adapter | None) -> None:
+        """Use a LoRA adapter from now on; the KV cache, which the old weights filled, is emptied.
+
+        Args:
+            adapter: see ``omnidraft.runtime.adapters``, of at most the graphs' rank; None: zeros.
+
+        Raises:
+            OmniDraftError: the adapter does not fit the model; the one in use stays.
+        """
+        adapter = adapter or {}
+        sizes = {
+            name: shape[0 if name.endswith(".A") else 1] for name, shape in self.lora_shapes.items()
+        }
+        check_adapter(adapter, sizes)
+        lora = {name: np.zeros(shape, np.float32) for name, shape in self.lora_shapes.items()}
+        for name, values in adapter.items():
+            axis = 1 if name.endswith(".A") else 0
+            rank, largest = values.shape[axis], lora[name].shape[axis]
+            if rank > largest:
+                raise OmniDraftError(
+                    f"The adapter's rank is {rank}, this drafter was compiled for {largest}. "
+                    f"Export it again with --lora-rank {rank}."
+                )
+            # What a lower rank leaves are zeros, which add nothing.
+            lora[name][: values.shape[0], : values.shape[1]] = values
+        self._lora = lora
+        self._length = 0
+
+    def run(self, ids: NDArray[np.int64], size: int) -> dict[str, NDArray[Any]]:
+        """Append ``ids`` by the graph for ``size`` tokens and return all its outputs.
+
+        The outputs have ``size`` rows, those after ``len(ids)`` are of no use.
+        """
+        session, count, context = self._sessions[size], len(ids), self._max_length
+        visible = np.zeros((size, context + size), np.intp)
+        visible[:, : self._length] = 1
+        visible[:, context:] = np.tri(size)
+        padded = np.zeros((1, size), np.int32)
+        padded[0, :count] = ids
+        positions = np.minimum(self._length + np.arange(size), context - 1)
+        feeds = {
+            "tokens": padded,
+            "positions": positions.astype(np.int32)[None],
+            "mask": self._mask[visible][None, None],
+            **self._past,
+            **self._lora,
+        }
+        names = [output.name for output in session.get_outputs()]
+        outputs = dict(zip(names, session.run(names, feeds), strict=True))
+        end = self._length + count
+        for name, past in self._past.items():
+            new = outputs[name.replace("past", "present")]
+            if name.endswith(".key"):
+                past[..., self._length : end] = new[..., :count]
+            else:
+                past[:, :, self._length : end] = new[:, :, :count]
+        self._length = end
+        return outputs
+
+
+class QnnModel(StaticDecoder):
+    """A ``CausalModel`` over a bundle of the qnn backend.
+
+    ``emulated`` says whether its NPU is emulated, as it is on x86.
+
+    Args:
+        folder: the bundle.
+        threads: of no effect: the NPU has its own.
+
+    Raises:
+        MissingDependencyError: the package onnxruntime-qnn is missing, or has no device here.
+        ModelNotFoundError, DamagedFileError: see ``Bundle.load``.
+        OmniDraftError: the compiled graphs cannot be loaded on this machine.
+    """
+
+    def __init__(self, folder: Path, *, threads: int = 2) -> None:
+        bundle = Bundle.load(folder)
+        if bundle.backend != "qnn":
+            raise DamagedFileError(f"{folder} is a bundle for {bundle.backend}, not for qnn.")
+        sessions = {}
+        for graph in bundle.decoders:
+            assert graph.tokens is not None
+            # A device knows its own chip; the emulation has to be told.
+            options = npu_options(bundle.soc if is_emulator() else None)
+            options.intra_op_num_threads = threads
+            try:
+                sessions[graph.tokens] = npu_session(folder / graph.file, options)
+            except Exception as error:  # ONNX Runtime's errors share no narrower base class.
+                chip = bundle.soc.name if bundle.soc else "another chip"
+                raise OmniDraftError(
+                    f"{folder / graph.file} cannot be loaded: {error} It was compiled for {chip}; "
+                    "export the drafter again with --soc for this machine's chip."
+                ) from error
+        super().__init__(sessions, emulated=is_emulator())
+
+
+def is_emulator() -> bool:
+    """Whether the QNN execution provider emulates the NPU here: no x86 chip has one."""
+    return platform.machine().lower() in ("x86_64", "amd64")
+
+
+def npu_options(soc: Soc | None) -> ort.SessionOptions:
+    """Session options that run a graph on the NPU, or in its emulation, and nowhere else.
+
+    Args:
+        soc: the chip to compile for or to emulate; None: this device's.
+
+    Raises:
+        MissingDependencyError: the package onnxruntime-qnn is missing, or has no device here.
+    """
+    try:
+        import onnxruntime_qnn  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    except ImportError as error:
+        raise MissingDependencyError(
+            "Drafters for Qualcomm's NPUs need the package onnxruntime-qnn: "
+            "pip install onnxruntime-qnn"
+        ) from error
+    if all(device.ep_name != PROVIDER for device in ort.get_ep_devices()):
+        ort.register_execution_provider_library(PROVIDER, onnxruntime_qnn.get_library_path())
+    devices = [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER]
+    if not devices:
+        raise MissingDependencyError(
+            "onnxruntime-qnn finds no NPU on this machine and no emulation of one."
+        )
+    # An NPU where there is one, before what stands for it.
+    devices.sort(key=lambda device: device.device.type != ort.OrtHardwareDeviceType.NPU)
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    # Quantized inputs and outputs stay on the NPU, or the CPU would have nodes after all.
+    settings = {
+        "backend_type": "htp",
+        "htp_graph_finalization_optimization_mode": "3",
+        "offload_graph_io_quantization": "0",
+    }
+    if soc:
+        settings["soc_model"] = str(soc.model_id)
+    options.add_provider_for_devices(devices[:1], settings)
+    return options
+
+
+def npu_session(graph: Path, options: ort.SessionOptions) -> ort.InferenceSession:
+    """Load a graph with ``npu_options``.
+
+    Qualcomm's libraries write a line to the standard output then, which may be meant for JSON: it
+    goes to the standard error.
+    """
+    sys.stdout.flush()
+    saved = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        return ort.InferenceSession(str(graph), options)
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)
