@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 from rich.console import Console
@@ -21,10 +21,12 @@ from rich.table import Table
 from rich.text import Text
 
 from omnidraft import GenerationOptions, Origin, SamplingParameters, Session, Verification
+from omnidraft.adapters_cli import adapters_app
 from omnidraft.runtime.bench import Comparison, Report, compare, read_prompts
 from omnidraft.runtime.doctor import examine
 from omnidraft.runtime.engines import Engine
 from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.manifest import Backend, BundleQuantization
 from omnidraft.runtime.models import (
     DEFAULT_DRAFTER,
     DEFAULT_QUANTIZATION,
@@ -42,6 +44,10 @@ from omnidraft.runtime.session import (
     default_ngram_folder,
 )
 
+if TYPE_CHECKING:
+    from omnidraft.export.parity import Verified
+    from omnidraft.runtime.bundle import Bundle, Latency, Parity
+
 app = typer.Typer(
     help="One small draft model makes any local language model answer faster, losslessly.",
     no_args_is_help=True,
@@ -50,6 +56,7 @@ app = typer.Typer(
 )
 models_app = typer.Typer(help="Fetch, list and find models.", no_args_is_help=True)
 app.add_typer(models_app, name="models")
+app.add_typer(adapters_app, name="adapters")
 
 _STYLES = {
     Origin.DIRECT: "green",
@@ -201,6 +208,97 @@ def bench(
         _print_json(report.as_dict())
     else:
         _print_report(report, session, options)
+
+
+@app.command("export")
+def export_command(
+    checkpoint: Annotated[
+        str,
+        typer.Argument(
+            help="A Llama drafter: 'default', a folder, a GGUF file or a Hugging Face id."
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option(help="Folder to write; a bundle that is there is replaced.")
+    ],
+    backend: Annotated[Backend, typer.Option(help="What will run the bundle.")] = "onnx",
+    quantization: Annotated[
+        BundleQuantization | None,
+        typer.Option(help="How weights are stored.", show_default="by backend"),
+    ] = None,
+    lora_rank: Annotated[
+        int, typer.Option(min=0, max=1024, help="Rank of the LoRA inputs; 0: none.")
+    ] = 32,
+    context: Annotated[
+        int, typer.Option(min=16, help="Longest sequence, where a graph fixes it.")
+    ] = 1024,
+    soc: Annotated[
+        str | None, typer.Option(help="Chip to compile for, as SM8650.", show_default=False)
+    ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(help="Text for static quantization.", show_default="built-in text"),
+    ] = None,
+    train_step: Annotated[
+        bool | None,
+        typer.Option(
+            "--train-step/--no-train-step",
+            help="A graph that trains the LoRA inputs.",
+            show_default="by backend",
+        ),
+    ] = None,
+    threads: Threads = 2,
+    as_json: AsJson = False,
+) -> None:
+    """Write a drafter as a bundle for one backend, and prove it equal to float32.
+
+    The bundle holds the graphs, the tokenizer and omnidraft.json: what everything is, its sha256,
+    and how far it agrees with the float32 model on held text. See `omnidraft inspect`.
+    """
+    from omnidraft.export.pipeline import export
+    from omnidraft.export.recipes import Options
+
+    options = Options(quantization, lora_rank, context, soc, threads, train_step)
+    with _steps(f"exporting {checkpoint}") as show:
+        export(checkpoint, output, backend, options, calibration=calibration, progress=show)
+    inspect(output, as_json=as_json)
+
+
+@app.command()
+def inspect(
+    folder: Annotated[Path, typer.Argument(help="A bundle that `omnidraft export` wrote.")],
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Measure parity and latency again, and compare."),
+    ] = False,
+    threads: Threads = 2,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a bundle holds, how it was checked and how fast it was.
+
+    Every file's sha256 is compared with the manifest. With --verify the bundle must also agree with
+    float32 as its manifest says; no checkpoint is needed for that.
+    """
+    from omnidraft.runtime.bundle import Bundle
+
+    bundle = Bundle.load(folder)
+    verified = None
+    if verify:
+        from omnidraft.export.parity import verify as measure
+
+        with _steps("measuring"):
+            verified = measure(bundle, folder, threads)
+    if as_json:
+        report = bundle.model_dump(mode="json") | {"size_bytes": bundle.size}
+        if verified is not None:
+            report["verified"] = verified.as_dict()
+        _print_json(report)
+    else:
+        _print_bundle(bundle, verified)
+    if verified is not None and not verified.ok:
+        raise OmniDraftError(
+            f"{folder} is not what its manifest says: {verified.reason}. Export it again."
+        )
 
 
 @app.command()
@@ -415,6 +513,60 @@ def _answer_as_dict(answer: Answer) -> dict[str, Any]:
 def _print_json(value: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(value, ensure_ascii=True) + "\n")
     sys.stdout.flush()
+
+
+def _print_bundle(bundle: Bundle, verified: Verified | None) -> None:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    g = bundle.geometry
+    table.add_row("drafter", bundle.name)
+    table.add_row("backend", f"{bundle.backend}, weights {bundle.quantization}")
+    if bundle.soc is not None:
+        table.add_row("chip", f"{bundle.soc.name} ({bundle.soc.htp_architecture})")
+    table.add_row(
+        "geometry",
+        f"{g.layers} layers × {g.hidden_size}, feed-forward {g.feed_forward_size}, {g.heads} "
+        f"heads ({g.kv_heads} key) × {g.head_size}, {g.vocab_size:,} tokens, "
+        f"context {g.context_length:,}",
+    )
+    for graph in bundle.graphs:
+        passes = "passes of any length" if graph.tokens is None else f"{graph.tokens} tokens a pass"
+        what = passes if graph.role == "decoder" else "training step"
+        table.add_row("graph", f"{graph.file}: {what}")
+    lora = bundle.lora
+    table.add_row(
+        "LoRA", "none" if lora is None else f"rank {lora.rank} on {', '.join(lora.linears)}"
+    )
+    for name, entry in bundle.files.items():
+        table.add_row("file", f"{name}, {entry.size / 1e6:.2f} MB, sha256 {entry.sha256[:12]}… ✓")
+    table.add_row("size", f"{bundle.size / 1e6:.1f} MB")
+    if bundle.parity is not None:
+        table.add_row("parity", _parity_text(bundle.parity))
+    for latency in bundle.latency:
+        table.add_row("latency", _latency_text(latency))
+    if verified is not None:
+        table.add_row("found now", _parity_text(verified.parity))
+        table.add_row("", _latency_text(verified.latency))
+    table.add_row("versions", ", ".join(f"{name} {v}" for name, v in bundle.versions.items()))
+    Console(highlight=False).print(table)
+
+
+def _parity_text(parity: Parity) -> str:
+    return (
+        f"top-1 agreement with float32 {parity.top1_agreement:.2%}, KL {parity.kl:.4f}, "
+        f"acceptance {parity.acceptance_agreement:.2%}, largest logit difference "
+        f"{parity.largest_logit_difference:.3g}, on {parity.positions:,} tokens of held text "
+        f"({parity.measured_with})"
+    )
+
+
+def _latency_text(latency: Latency) -> str:
+    kind = ", emulated" if latency.emulated else ""
+    return (
+        f"{latency.milliseconds:.2f} ms a token at context {latency.context}, {latency.threads} "
+        f"threads, {latency.processor}{kind}"
+    )
 
 
 def _print_report(report: Report, session: Session, options: GenerationOptions) -> None:

@@ -1,0 +1,50 @@
+"""``optimum-cli export omnidraft``: installed where optimum looks for commands.
+
+The wheel puts this file into optimum's namespace ``optimum.commands.register``. It is imported at
+every start of ``optimum-cli``, so it imports nothing of the export before it runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, BooleanOptionalAction
+from pathlib import Path
+
+from optimum.commands.base import BaseOptimumCLICommand, CommandInfo
+from optimum.commands.export.base import ExportCommand
+
+
+class OmniDraftExportCommand(BaseOptimumCLICommand):  # type: ignore[misc]
+    """The same as ``omnidraft export``."""
+
+    COMMAND = CommandInfo(
+        name="omnidraft", help="Export a Llama drafter as an OmniDraft bundle, proven equal."
+    )
+
+    @staticmethod
+    def parse_args(parser: ArgumentParser) -> None:
+        add = parser.add_argument
+        add("-m", "--model", required=True, help="folder, GGUF file, Hugging Face id, 'default'")
+        add("output", type=Path, help="folder to write; a bundle that is there is replaced")
+        add("--backend", default="onnx", choices=("onnx", "qnn", "executorch"))
+        add("--quantization", choices=("none", "int8", "int4", "a16w8"), help="default: by backend")
+        add("--lora-rank", type=int, default=32, help="rank of the LoRA inputs; 0: none")
+        add("--context", type=int, default=1024, help="longest sequence, where a graph fixes it")
+        add("--soc", help="chip to compile for, as SM8650")
+        add("--calibration", type=Path, help="text for static quantization; default: built-in text")
+        add("--train-step", action=BooleanOptionalAction, help="graph that trains the LoRA inputs")
+
+    def run(self) -> None:
+        """Export; exits with 2 after a message when something is wrong."""
+        from omnidraft.cli import export_command
+        from omnidraft.runtime.errors import OmniDraftError
+
+        options = {name: value for name, value in vars(self.args).items() if name != "func"}
+        try:
+            export_command(options.pop("model"), **options)
+        except OmniDraftError as error:
+            print(f"error: {error}", file=sys.stderr)
+            sys.exit(2)
+
+
+REGISTER_COMMANDS = [(OmniDraftExportCommand, ExportCommand)]

@@ -1,0 +1,195 @@
+"""A drafter's checkpoint → a bundle for one backend, proven equal."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+from omnidraft.export.calibration import calibration_texts, held_texts
+from omnidraft.export.parity import (
+    REFERENCE_FILE,
+    Reference,
+    make_reference,
+    measure_latency,
+    measure_parity,
+)
+from omnidraft.export.recipes import Built, Options, Recipe, find_recipe
+from omnidraft.runtime.bundle import BUNDLE_FILE, Bundle, FileEntry, Geometry
+from omnidraft.runtime.convert import source_sha256
+from omnidraft.runtime.convert.checkpoint import Checkpoint, Decoder, open_checkpoint
+from omnidraft.runtime.engines import open_engine
+from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.folders import whole_folder
+from omnidraft.runtime.manifest import describe_files
+from omnidraft.runtime.models import resolve_checkpoint
+from omnidraft.runtime.tokenizer import Tokenizer, tokenizer_files
+
+Progress = Callable[[str, float | None], None]
+"""Called with what is being done and the fraction done, None where that is unknown."""
+
+
+def export(
+    name: str,
+    output: Path,
+    backend: str = "onnx",
+    options: Options | None = None,
+    *,
+    calibration: Path | None = None,
+    progress: Progress = lambda step, fraction: None,
+) -> Bundle:
+    """Write the bundle ``output``; it appears whole or not at all.
+
+    Args:
+        name: the checkpoint: ``default``, a folder, a GGUF file, or a Hugging Face id.
+        output: folder to create; a bundle that is there is replaced, anything else is an error.
+        backend: one of ``recipes.backends()``.
+        options: see ``Options``.
+        calibration: see ``calibration_texts``.
+        progress: told each step.
+
+    Raises:
+        OmniDraftError: an option does not fit, the checkpoint is no Llama or its tokenizer not its
+            own, the disk is full, or the result is too far from float32.
+    """
+    recipe = find_recipe(backend)
+    options = _complete(options or Options(), recipe)
+    recipe.check(options)
+    _check_output(output)
+    calibrating = calibration_texts(calibration)
+    source = resolve_checkpoint(name, progress=progress)
+    checkpoint = open_checkpoint(source)
+    _check_llama(checkpoint.decoder, source)
+    files = tokenizer_files(source)
+    tokenizer = Tokenizer(files)
+    _check_vocabulary(checkpoint.decoder, tokenizer)
+    limit = checkpoint.decoder.context_length
+    options = dataclasses.replace(options, context=min(options.context, limit))
+
+    def report(stage: str, done: int, total: int) -> None:
+        progress(stage, done / total if total else None)
+
+    with whole_folder(output) as folder:
+        progress("reference in float32", None)
+        texts = [tokenizer.encode(text) for text in held_texts()]
+        reference = _float32_reference(checkpoint, folder, texts, recipe.parity_positions)
+        built = recipe.build(
+            checkpoint,
+            folder,
+            options,
+            [tokenizer.encode(text)[: options.context] for text in calibrating],
+            report,
+        )
+        for file, content in files.items():
+            (folder / file).write_bytes(content)
+        reference.save(folder / REFERENCE_FILE)
+        progress("checksums", None)
+        bundle = _describe(name, recipe, options, built, checkpoint, source, folder)
+        bundle.save(folder)
+        progress("parity", None)
+        bundle = _prove(bundle, folder, recipe, reference, options.threads)
+        bundle.save(folder)
+    return bundle
+
+
+def _complete(options: Options, recipe: Recipe) -> Options:
+    chosen = options.quantization or recipe.quantizations[0]
+    if chosen not in recipe.quantizations:
+        raise OmniDraftError(
+            f"The {recipe.backend} backend has no quantization {chosen}; "
+            f"it has {', '.join(recipe.quantizations)}."
+        )
+    return dataclasses.replace(options, quantization=chosen)
+
+
+def _check_output(output: Path) -> None:
+    if not output.exists() or (output / BUNDLE_FILE).is_file():
+        return
+    if output.is_dir() and not any(output.iterdir()):
+        return
+    raise OmniDraftError(
+        f"{output} exists and is no bundle. Choose another --output, or remove it first."
+    )
+
+
+def _check_llama(decoder: Decoder, source: Path) -> None:
+    if decoder.architecture != "llama":
+        raise OmniDraftError(
+            f"{source} is a {decoder.architecture} model; a drafter to export must be a Llama "
+            "(model_type 'llama' in its config.json)."
+        )
+
+
+def _check_vocabulary(decoder: Decoder, tokenizer: Tokenizer) -> None:
+    if tokenizer.vocab_size > decoder.vocab_size:
+        raise OmniDraftError(
+            f"vocabulary mismatch: the tokenizer has {tokenizer.vocab_size} tokens, the model "
+            f"{decoder.vocab_size}. Put the model's own tokenizer.json beside its weights."
+        )
+
+
+def _float32_reference(
+    checkpoint: Checkpoint, folder: Path, texts: list[list[int]], positions: int
+) -> Reference:
+    """What the checkpoint itself says, by a float32 graph that is thrown away."""
+    with tempfile.TemporaryDirectory(prefix="reference-", dir=folder) as scratch:
+        plain = Path(scratch)
+        recipe = find_recipe("onnx")
+        options = Options("none", lora_rank=0)
+        built = recipe.build(checkpoint, plain, options, [], lambda stage, done, total: None)
+        bundle = _describe("reference", recipe, options, built, checkpoint, None, plain)
+        bundle.save(plain)
+        return make_reference(open_engine(plain), texts, positions)
+
+
+def _describe(
+    name: str,
+    recipe: Recipe,
+    options: Options,
+    built: Built,
+    checkpoint: Checkpoint,
+    source: Path | None,
+    folder: Path,
+) -> Bundle:
+    d = checkpoint.decoder
+    assert options.quantization is not None
+    return Bundle(
+        name=name,
+        backend=recipe.backend,
+        quantization=options.quantization,
+        geometry=Geometry(
+            layers=d.layers,
+            hidden_size=d.hidden_size,
+            feed_forward_size=d.feed_forward_size,
+            heads=d.heads,
+            kv_heads=d.kv_heads,
+            head_size=d.head_size,
+            vocab_size=d.vocab_size,
+            context_length=built.context_length or options.context,
+        ),
+        soc=built.soc,
+        lora=built.lora,
+        max_threads=built.max_threads,
+        graphs=built.graphs,
+        source_sha256=source_sha256(source) if source else "",
+        versions={"omnidraft": version("omnidraft"), **built.versions},
+        files={file: FileEntry(**entry) for file, entry in describe_files(folder).items()},
+    )
+
+
+def _prove(
+    bundle: Bundle, folder: Path, recipe: Recipe, reference: Reference, threads: int
+) -> Bundle:
+    model = open_engine(folder, threads=threads)
+    parity = measure_parity(model, reference)
+    # Where a model hardly prefers any token, as one without training does, the likeliest is chance.
+    if max(parity.top1_agreement, parity.acceptance_agreement) < recipe.smallest_agreement:
+        raise OmniDraftError(
+            f"The exported drafter agrees with float32 on only {parity.top1_agreement:.1%} of "
+            f"{parity.positions} tokens, {recipe.smallest_agreement:.0%} are needed. Nothing was "
+            "kept. Choose a finer --quantization, or --calibration with text of its kind."
+        )
+    latency = measure_latency(model, threads)
+    return bundle.model_copy(update={"parity": parity, "latency": [latency]})

@@ -1,0 +1,110 @@
+"""Recipes: each turns a checkpoint into one backend's graphs. A new backend is one new file here.
+
+A recipe is found by its module's name; see ``onnx.py`` for the shortest example.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from omnidraft.runtime.bundle import Backend, Graph, Lora, Quantization, Soc
+from omnidraft.runtime.convert.checkpoint import Checkpoint
+from omnidraft.runtime.errors import OmniDraftError
+
+Progress = Callable[[str, int, int], None]
+"""Called with a stage, steps done and steps in all."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user asked for.
+
+    Args:
+        quantization: None: the recipe's default.
+        lora_rank: rank of the LoRA inputs; 0: none.
+        context: longest sequence of static graphs and of caches with a fixed size, in tokens.
+        soc: name of the chip, for backends that compile for one.
+        threads: threads for parity and latency.
+        train_step: add a graph that trains the LoRA inputs; None: where the recipe can.
+    """
+
+    quantization: Quantization | None = None
+    lora_rank: int = 32
+    context: int = 1024
+    soc: str | None = None
+    threads: int = 2
+    train_step: bool | None = None
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a recipe wrote.
+
+    Args:
+        context_length: longest sequence, in tokens, where it is not the one that was asked for.
+    """
+
+    graphs: list[Graph]
+    lora: Lora | None
+    context_length: int | None = None
+    max_threads: int | None = None
+    soc: Soc | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+class Recipe(Protocol):
+    """One backend."""
+
+    backend: Backend
+    quantizations: tuple[Quantization, ...]
+    """The first is the default."""
+    smallest_agreement: float
+    """The export fails when top-1 agreement with float32 is lower."""
+    parity_positions: int
+    """Positions of held text that are compared."""
+
+    def check(self, options: Options) -> None:
+        """Refuse what cannot be built, before anything is written.
+
+        Raises:
+            OmniDraftError: an option does not fit the backend.
+            MissingDependencyError: a package or SDK is missing.
+        """
+
+    def build(
+        self,
+        checkpoint: Checkpoint,
+        folder: Path,
+        options: Options,
+        calibration: Sequence[Sequence[int]],
+        progress: Progress,
+    ) -> Built:
+        """Write the graphs into ``folder`` (which is temporary; failing halfway is fine).
+
+        Args:
+            checkpoint: a Llama decoder.
+            options: with ``quantization`` set.
+            calibration: texts as the drafter's tokens, for static quantization.
+        """
+
+
+def backends() -> list[str]:
+    """Names of all recipes."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def find_recipe(backend: str) -> Recipe:
+    """The recipe of a backend.
+
+    Raises:
+        OmniDraftError: there is none of that name.
+    """
+    if backend not in backends():
+        raise OmniDraftError(f"unknown backend {backend!r}; known are {', '.join(backends())}")
+    recipe: Recipe = importlib.import_module(f"{__name__}.{backend}").recipe
+    return recipe

@@ -1,0 +1,397 @@
+"""ExecuTorch: a ``.pte`` for XNNPACK on the CPU, or for a Qualcomm NPU where its SDK is at hand.
+
+The program has one method, ``forward``, for passes of 1 to ``WIDTH`` tokens. Prefill and decode are
+the same method, so they share the cache, which lives in the program's mutable buffers.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omnidraft.export.recipes import Built, Options, Progress
+from omnidraft.export.socs import find_soc
+from omnidraft.runtime.bundle import Backend, Graph, Lora, Quantization, Soc, Tensor
+from omnidraft.runtime.convert.checkpoint import Checkpoint
+from omnidraft.runtime.errors import MissingDependencyError, OmniDraftError
+
+if TYPE_CHECKING:
+    import torch
+
+    from omnidraft.export.llama import Llama
+
+PROGRAM_FILE = "model.pte"
+TRAINING_FILE = "training.pte"
+WIDTH = 64
+"""Tokens of the longest pass; logits of that many rows are reserved."""
+CHIP_WIDTH = 8
+"""Tokens of every pass on an NPU, which costs nearly the same for one."""
+TRAINING_TOKENS, TRAINING_ROWS, TRAINING_DIRECT = 64, 16, 64
+"""Sizes of a training step: tokens, positions with a loss, direct tokens of such a position."""
+GROUP = 32
+"""Weights of an input-channel group that share a scale in 4-bit linears."""
+
+
+class ExecuTorchRecipe:
+    """See ``Recipe``.
+
+    ``int8``: linears with 8-bit weights, a scale per output channel; ``int4``: with 4-bit weights
+    in groups of 32. Both quantize activations to 8 bits, a scale per token, while running; the
+    embedding has 8 bits in groups of 32.
+    """
+
+    backend: Backend = "executorch"
+    quantizations: tuple[Quantization, ...] = ("int8", "int4", "none")
+    smallest_agreement = 0.9
+    parity_positions = 1024
+
+    def check(self, options: Options) -> None:
+        missing = [name for name in ("torch", "executorch", "torchao") if find_spec(name) is None]
+        if missing:
+            raise MissingDependencyError(
+                f"The executorch backend needs {', '.join(missing)}: "
+                "pip install 'omnidraft[executorch]'."
+            )
+        if options.soc is not None:
+            _check_qnn(find_soc(options.soc).name)
+            if options.quantization not in (None, "none"):
+                raise OmniDraftError(
+                    "Through ExecuTorch a chip computes in float16: give --quantization none, or "
+                    "choose --backend qnn, which quantizes."
+                )
+        if options.train_step and not options.lora_rank:
+            raise OmniDraftError("--train-step trains LoRA inputs: give a --lora-rank from 1.")
+
+    def build(
+        self,
+        checkpoint: Checkpoint,
+        folder: Path,
+        options: Options,
+        calibration: Sequence[Sequence[int]],
+        progress: Progress,
+    ) -> Built:
+        from omnidraft.export.llama import Llama, lora_shapes
+
+        shapes = lora_shapes(checkpoint.decoder, options.lora_rank) if options.lora_rank else {}
+        soc = find_soc(options.soc) if options.soc else None
+        train = bool(options.train_step)
+        steps = 2 + train
+        with _quiet():
+            progress("lower the decoder", 0, steps)
+            model = Llama(checkpoint, options.context)
+            if soc:
+                program = _lower_to_chip(model, shapes, options.context, soc)
+            else:
+                _quantize(model, options.quantization or "none")
+                program = _lower_decoder(model, shapes, options)
+            _write(program, folder / PROGRAM_FILE)
+            if train:
+                progress("lower the training step", 1, steps)
+                model = Llama(checkpoint, TRAINING_TOKENS, cached=False)
+                _write(_lower_training(model, shapes), folder / TRAINING_FILE)
+        progress("lower", steps, steps)
+        vocab_size = checkpoint.decoder.vocab_size
+        graphs = [_decoder_graph(vocab_size, shapes, options.context if soc else None)]
+        if train:
+            graphs.append(_training_graph(vocab_size, shapes))
+        return Built(
+            graphs=graphs,
+            lora=Lora(rank=options.lora_rank) if options.lora_rank else None,
+            context_length=options.context,
+            soc=soc,
+            versions={name: version(name) for name in ("executorch", "torch", "torchao")},
+        )
+
+
+recipe = ExecuTorchRecipe()
+
+
+def _check_qnn(soc: str) -> None:
+    """A chip is asked for, so lowering to the CPU would not be what the user wants."""
+    root = os.environ.get("QNN_SDK_ROOT", "")
+    if not root or not (Path(root) / "lib").is_dir():
+        found = f"there is none at QNN_SDK_ROOT ({root})" if root else "QNN_SDK_ROOT is not set"
+        raise MissingDependencyError(
+            f"Lowering to {soc} through ExecuTorch needs Qualcomm's AI Engine Direct SDK (QAIRT), "
+            f"which is no package, and {found}. Get it from https://softwarecenter.qualcomm.com "
+            "(Qualcomm AI Runtime), unpack it, and set QNN_SDK_ROOT to the folder that holds its "
+            "bin and lib. Without it: --backend qnn compiles for Qualcomm's chips, and --backend "
+            "executorch without --soc for the CPU."
+        )
+
+
+def _quantize(model: torch.nn.Module, quantization: Quantization) -> None:
+    """Quantize linears and embedding in place, in the form that XNNPACK's partitioner knows."""
+    if quantization == "none":
+        return
+    import torch
+    from torchao.quantization import (
+        Int8DynamicActivationIntxWeightConfig,
+        IntxWeightOnlyConfig,
+        quantize_,
+    )
+    from torchao.quantization.granularity import PerAxis, PerGroup
+
+    if quantization == "int8":
+        linears = Int8DynamicActivationIntxWeightConfig(
+            weight_dtype=torch.int8, weight_granularity=PerAxis(0)
+        )
+    else:
+        linears = Int8DynamicActivationIntxWeightConfig(
+            weight_dtype=torch.int4,  # type: ignore[attr-defined,unused-ignore]
+            weight_granularity=PerGroup(GROUP),
+            # XNNPACK holds these scales as bfloat16: choose the integers for the rounded scales.
+            weight_scale_dtype=torch.bfloat16,
+        )
+    quantize_(model, linears)
+    embedding = IntxWeightOnlyConfig(weight_dtype=torch.int8, granularity=PerGroup(GROUP))
+    quantize_(model, embedding, lambda module, _: isinstance(module, torch.nn.Embedding))
+
+
+def _lower_decoder(
+    model: torch.nn.Module, shapes: dict[str, tuple[int, int]], options: Options
+) -> Any:
+    """Export and lower to XNNPACK; an ``ExecutorchProgramManager``."""
+    import torch
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.backends.xnnpack.utils.configs import get_xnnpack_edge_compile_config
+    from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+    from torch.export import Dim, export
+
+    tokens = Dim("tokens", min=1, max=WIDTH)
+    length = Dim("length", min=1, max=options.context)
+    # Each adapter pair may have its own; where only 1 is allowed it is not dynamic.
+    ranks = {
+        name: {}
+        if options.lora_rank == 1
+        else {int(name.endswith("A")): Dim(_rank_name(name), min=1, max=options.lora_rank)}
+        for name in shapes
+    }
+    examples = _examples(shapes, 3, 5)
+    dynamic = (
+        {1: tokens},
+        {0: tokens},
+        {0: tokens, 1: length},
+        list(ranks.values()),
+    )
+    program = export(model, examples, dynamic_shapes=dynamic, strict=False)
+    edge = to_edge_transform_and_lower(
+        program,
+        partitioner=[XnnpackPartitioner()],
+        compile_config=get_xnnpack_edge_compile_config(),
+    )
+    linears = sum(isinstance(module, torch.nn.Linear) for module in model.modules())
+    _check_delegated(edge.exported_program().graph_module, linears)
+    return edge.to_executorch(
+        ExecutorchBackendConfig(
+            do_quant_fusion_and_const_prop=True,  # a quantized embedding becomes one operator
+            run_reinplace_pass=True,  # else every step copies the whole cache
+        )
+    )
+
+
+def _lower_training(model: Llama, shapes: dict[str, tuple[int, int]]) -> Any:
+    """Forward and backward as one method: loss, then the gradient of each LoRA input."""
+    import torch
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+    from torch.export import export
+    from torch.export.experimental import _export_forward_backward
+
+    from omnidraft.export.loss import hybrid_loss
+
+    class Step(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(
+            self,
+            tokens: torch.Tensor,
+            positions: torch.Tensor,
+            mask: torch.Tensor,
+            rows: torch.Tensor,
+            loss: list[torch.Tensor],
+            lora: list[torch.Tensor],
+        ) -> tuple[torch.Tensor]:
+            weights = dict(zip(shapes, lora, strict=True))
+            # Only rows with a loss go through the head, the largest matrix.
+            hidden = self.model.hidden(tokens, positions[0], mask, weights)[rows]
+            return (hybrid_loss(self.model.head(hidden), *loss),)
+
+    if model.decoder.tied_embeddings:
+        model.head.weight = model.embedding.weight
+    # The joint graph asks for gradients of parameters, frozen ones too.
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            delattr(module, name)
+            module.register_buffer(name, parameter.data)
+    tensors = {
+        tensor.name: torch.zeros([int(size) for size in tensor.shape], dtype=_dtype(tensor))
+        for tensor in _training_graph(model.decoder.vocab_size, shapes).inputs
+    }
+    lora = [tensors.pop(name).requires_grad_() for name in shapes]
+    tokens, positions, mask, rows, *loss = tensors.values()
+    step = export(Step(), (tokens, positions, mask, rows, loss, lora), strict=False)
+    edge = to_edge_transform_and_lower(
+        _export_forward_backward(step),
+        partitioner=[XnnpackPartitioner()],
+        # Backward operators are outside the core set that is checked for.
+        compile_config=EdgeCompileConfig(_check_ir_validity=False),
+    )
+    return edge.to_executorch()
+
+
+def _write(program: Any, path: Path) -> None:
+    with path.open("wb") as file:
+        program.write_to_file(file)
+
+
+def _decoder_graph(
+    vocab_size: int, shapes: dict[str, tuple[int, int]], fixed_length: int | None
+) -> Graph:
+    """What the decoder takes and gives, in order."""
+    count: int | str = CHIP_WIDTH if fixed_length else "tokens"
+
+    def lora(name: str) -> list[int | str]:
+        rank = shapes[name][name.endswith("A")] if fixed_length else _rank_name(name)
+        return [shapes[name][0], rank] if name.endswith("A") else [rank, shapes[name][1]]
+
+    return Graph(
+        role="decoder",
+        file=PROGRAM_FILE,
+        tokens=CHIP_WIDTH if fixed_length else None,
+        inputs=[
+            Tensor(name="tokens", dtype="int64", shape=[1, count]),
+            Tensor(name="positions", dtype="int64", shape=[count]),
+            Tensor(name="mask", dtype="float32", shape=[count, fixed_length or "length"]),
+            *(Tensor(name=name, dtype="float32", shape=lora(name)) for name in shapes),
+        ],
+        outputs=[Tensor(name="logits", dtype="float32", shape=[1, count, vocab_size])],
+    )
+
+
+def _training_graph(vocab_size: int, shapes: dict[str, tuple[int, int]]) -> Graph:
+    """What a training step takes and gives, in order: see ``export.loss.hybrid_loss``."""
+    t, r, m = TRAINING_TOKENS, TRAINING_ROWS, TRAINING_DIRECT
+    inputs: dict[str, tuple[str, list[int | str]]] = {
+        "tokens": ("int64", [1, t]),
+        "positions": ("int64", [1, t]),
+        "mask": ("float32", [t, t]),
+        "rows": ("int64", [r]),
+        "direct_ids": ("int64", [r, m]),
+        "direct_log_p": ("float32", [r, m]),
+        "direct_weight": ("float32", [r]),
+        "direct_tokens": ("float32", [vocab_size]),
+        "label": ("int64", [r]),
+        "label_weight": ("float32", [r]),
+        **{name: ("float32", list(shape)) for name, shape in shapes.items()},
+    }
+    return Graph(
+        role="training",
+        file=TRAINING_FILE,
+        tokens=t,
+        inputs=[
+            Tensor(name=name, dtype=dtype, shape=shape) for name, (dtype, shape) in inputs.items()
+        ],
+        outputs=[
+            Tensor(name="loss", dtype="float32", shape=[]),
+            *(
+                Tensor(name=f"grad.{name}", dtype="float32", shape=list(shape))
+                for name, shape in shapes.items()
+            ),
+        ],
+    )
+
+
+def _dtype(tensor: Tensor) -> torch.dtype:
+    import torch
+
+    dtype: torch.dtype = getattr(torch, tensor.dtype)
+    return dtype
+
+
+def _rank_name(name: str) -> str:
+    """``lora.0.qkv.A`` → ``rank_0_qkv``: A and B have one rank."""
+    _, layer, linear, _ = name.split(".")
+    return f"rank_{layer}_{linear}"
+
+
+def _examples(shapes: dict[str, tuple[int, int]], tokens: int, length: int) -> tuple[Any, ...]:
+    """Inputs of ``Llama.forward`` to trace it with."""
+    import torch
+
+    return (
+        torch.zeros(1, tokens, dtype=torch.int64),
+        torch.arange(tokens),
+        torch.zeros(tokens, length),
+        [torch.zeros(shape) for shape in shapes.values()],
+    )
+
+
+def _lower_to_chip(
+    model: torch.nn.Module, shapes: dict[str, tuple[int, int]], context: int, soc: Soc
+) -> Any:
+    """Export with fixed shapes and lower to Qualcomm's NPU in float16, every operation or none."""
+    from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
+    from executorch.backends.qualcomm.utils.utils import (
+        generate_htp_compiler_spec,
+        generate_qnn_executorch_compiler_spec,
+        to_edge_transform_and_lower_to_qnn,
+    )
+    from executorch.devtools.backend_debug import get_delegation_info
+
+    specs = generate_qnn_executorch_compiler_spec(
+        soc_model=QcomChipset(soc.model_id),
+        backend_options=generate_htp_compiler_spec(use_fp16=True),
+    )
+    try:
+        edge = to_edge_transform_and_lower_to_qnn(
+            model, _examples(shapes, CHIP_WIDTH, context), specs
+        )
+    except RuntimeError as error:
+        raise OmniDraftError(
+            f"Qualcomm's SDK cannot lower the drafter to {soc.name}: {error}"
+        ) from error
+    counts = get_delegation_info(edge.exported_program().graph_module).delegation_by_operator
+    left = [name for name, count in counts.items() if count.non_delegated and name != "getitem"]
+    if left:
+        raise OmniDraftError(
+            f"{soc.name} leaves operations to the CPU: {', '.join(sorted(left))}. Nothing was kept."
+        )
+    return edge.to_executorch()
+
+
+def _check_delegated(graph: torch.fx.GraphModule, linears: int) -> None:
+    """Fail unless every linear runs on the backend."""
+    from executorch.devtools.backend_debug import get_delegation_info
+
+    counts = get_delegation_info(graph).delegation_by_operator
+    found = [count for name, count in counts.items() if name.startswith("aten_linear")]
+    delegated = sum(count.delegated for count in found)
+    if delegated != linears or any(count.non_delegated for count in found):
+        raise OmniDraftError(
+            f"Only {delegated} of {linears} linears were lowered to XNNPACK; the others would run "
+            "on slow portable kernels. Nothing was kept. Try the versions of executorch and torch "
+            "that the 'executorch' extra names."
+        )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide what torch and executorch say of their own insides."""
+    previous = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(previous)

@@ -1,0 +1,184 @@
+"""Qualcomm NPUs: a QDQ graph for passes of one and of eight tokens, compiled ahead for one chip."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+from onnx import ValueInfoProto, helper, save_model
+
+from omnidraft.export.qdq import observe, quantize
+from omnidraft.export.recipes import Built, Options, Progress
+from omnidraft.export.socs import find_soc
+from omnidraft.export.static_graph import fix, write_static_graph
+from omnidraft.runtime.bundle import Backend, Emulation, Graph, Lora, Quantization, Soc, Tensor
+from omnidraft.runtime.convert.checkpoint import Checkpoint
+from omnidraft.runtime.engines.qnn import (
+    PROVIDER,
+    StaticDecoder,
+    is_emulator,
+    npu_options,
+    npu_session,
+)
+from omnidraft.runtime.errors import OmniDraftError
+
+# Tokens of a pass: reading a prompt, and drafting.
+PASSES = (8, 1)
+# The compiled graphs must say what the same graphs say on the CPU. Measured: up to 0.005; a norm
+# that was compiled wrongly gave 0.75.
+LARGEST_ERROR = 0.03
+# Tokens that are compared for that: two passes of eight and a single one.
+_COMPARED = 17
+
+
+class QnnRecipe:
+    """See ``Recipe``."""
+
+    backend: Backend = "qnn"
+    quantizations: tuple[Quantization, ...] = ("a16w8",)
+    smallest_agreement = 0.95
+    # An emulated pass of eight takes seconds.
+    parity_positions = 512
+
+    def check(self, options: Options) -> None:
+        if options.train_step:
+            raise OmniDraftError("The qnn backend has no training step (--train-step).")
+        npu_options(find_soc(options.soc))
+
+    def build(
+        self,
+        checkpoint: Checkpoint,
+        folder: Path,
+        options: Options,
+        calibration: Sequence[Sequence[int]],
+        progress: Progress,
+    ) -> Built:
+        soc = find_soc(options.soc)
+        context, rank = options.context, options.lora_rank
+        texts = [text for text in calibration if text]
+        if not texts:
+            raise OmniDraftError("There is no text to calibrate with (--calibration).")
+        graph = write_static_graph(checkpoint, context, rank)
+        quantized = quantize(graph, observe(graph, texts, progress), progress)
+        graphs, sources, compiled = [], {}, {}
+        with tempfile.TemporaryDirectory(prefix="qdq-", dir=folder) as scratch:
+            for number, tokens in enumerate(PASSES):
+                progress("compiling", number, len(PASSES))
+                name = f"decoder_{tokens}.onnx"
+                model = fix(quantized, tokens, context)
+                sources[tokens], compiled[tokens] = Path(scratch) / name, folder / name
+                save_model(model, sources[tokens])
+                compile_graph(sources[tokens], compiled[tokens], soc)
+                graphs.append(
+                    Graph(
+                        role="decoder",
+                        file=name,
+                        tokens=tokens,
+                        inputs=[_tensor(value) for value in model.graph.input],
+                        outputs=[_tensor(value) for value in model.graph.output],
+                    )
+                )
+            if is_emulator():
+                progress("emulation", 0, 1)
+                emulation = compare(sources, compiled, texts, soc)
+                soc = soc.model_copy(update={"emulation": emulation})
+        return Built(
+            graphs=graphs,
+            lora=Lora(rank=rank) if rank else None,
+            soc=soc,
+            versions={name: version(name) for name in ("onnx", "onnxruntime", "onnxruntime-qnn")},
+        )
+
+
+recipe = QnnRecipe()
+
+
+def compile_graph(source: Path, output: Path, soc: Soc) -> None:
+    """Compile a QDQ graph to ``output`` and the context binary beside it.
+
+    Raises:
+        OmniDraftError: a part of it would run on the CPU, or it does not compile.
+    """
+    options = npu_options(soc)
+    for key, value in {
+        "ep.context_enable": "1",
+        "ep.context_file_path": str(output),
+        "ep.context_embed_mode": "0",
+        "session.record_ep_graph_assignment_info": "1",
+    }.items():
+        options.add_session_config_entry(key, value)
+    try:
+        session = npu_session(source, options)
+    except Exception as error:  # ONNX Runtime's errors share no narrower base class.
+        raise OmniDraftError(f"The drafter does not compile for {soc.name}: {error}") from error
+    providers = {part.ep_name for part in session.get_provider_graph_assignment_info()}
+    if providers != {PROVIDER}:
+        raise OmniDraftError(
+            f"The drafter was not compiled for {soc.name} as a whole, but for {providers}."
+        )
+
+
+def compare(
+    sources: Mapping[int, Path],
+    compiled: Mapping[int, Path],
+    texts: Sequence[Sequence[int]],
+    soc: Soc,
+) -> Emulation:
+    """Run the compiled graphs in emulation beside their sources on the CPU, with an adapter.
+
+    Raises:
+        OmniDraftError: they differ by more than rounding.
+    """
+    plain = ort.SessionOptions()
+    # Optimizations would fuse quantized nodes into others that compute something else.
+    plain.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    expected = StaticDecoder(
+        {tokens: ort.InferenceSession(str(path), plain) for tokens, path in sources.items()}
+    )
+    found = StaticDecoder(
+        {tokens: npu_session(path, npu_options(soc)) for tokens, path in compiled.items()}
+    )
+    ids = max(texts, key=len)[: min(_COMPARED, expected.max_length)]
+    pairs = []
+    for adapter in [None, _adapter(expected.lora_shapes)] if expected.lora_shapes else [None]:
+        for decoder in (expected, found):
+            decoder.set_adapter(adapter)
+        pairs.append((expected.forward(ids), found.forward(ids)))
+    a, b = (np.concatenate(rows) for rows in zip(*pairs, strict=True))
+    emulation = Emulation(
+        positions=len(a),
+        top1_agreement=float((a.argmax(axis=1) == b.argmax(axis=1)).mean()),
+        relative_error=float(np.linalg.norm(b - a) / np.linalg.norm(a)),
+    )
+    if not emulation.relative_error <= LARGEST_ERROR:  # NaN is not
+        raise OmniDraftError(
+            f"The compiled drafter's logits are off by {emulation.relative_error:.1%} in the "
+            f"chip's emulation, {LARGEST_ERROR:.0%} are allowed. Nothing was kept. Try another "
+            "--soc, or another version of onnxruntime-qnn."
+        )
+    return emulation
+
+
+def _adapter(shapes: Mapping[str, tuple[int, int]]) -> dict[str, NDArray[np.float32]]:
+    """A random adapter that changes what a linear of normed inputs says by about a tenth."""
+    generator = np.random.default_rng(0)
+    return {
+        name: (
+            generator.standard_normal(shape) * (shape[0] ** -0.5 if name.endswith(".A") else 0.02)
+        ).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+
+
+def _tensor(value: ValueInfoProto) -> Tensor:
+    kind = value.type.tensor_type
+    return Tensor(
+        name=value.name,
+        dtype=helper.tensor_dtype_to_np_dtype(kind.elem_type).name,
+        shape=[size.dim_value for size in kind.shape.dim],
+    )

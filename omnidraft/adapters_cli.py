@@ -1,0 +1,187 @@
+"""``omnidraft adapters``: what drafters have learned, listed, shown, copied and deleted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.prompt import Confirm
+from rich.table import Table
+
+from omnidraft.runtime.adapter_store import (
+    Adapter,
+    AdapterStore,
+    Arrays,
+    ExportFormat,
+    StoredAdapter,
+    adapters_folder,
+)
+from omnidraft.runtime.errors import OmniDraftError
+
+adapters_app = typer.Typer(
+    help="What drafters have learned, for a target and a task each.", no_args_is_help=True
+)
+
+Name = Annotated[str, typer.Argument(help="The adapter's name.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else.")]
+
+
+@adapters_app.command("list")
+def list_(as_json: AsJson = False) -> None:
+    """List the stored adapters, the most recently used first."""
+    store = AdapterStore(adapters_folder())
+    entries = store.list()
+    if as_json:
+        _print_json(
+            {"folder": str(store.folder), "adapters": [_entry_as_dict(entry) for entry in entries]}
+        )
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("adapter", "drafter", "target", "prompts", "updates", "rank", "size", "used"):
+        right = heading in ("prompts", "updates", "rank", "size")
+        table.add_column(heading, justify="right" if right else "left", overflow="fold")
+    for entry in entries:
+        facts = ["[red]unreadable[/]", "–", "", "", ""]
+        if entry.metadata is not None:
+            m = entry.metadata
+            counts = (f"{m.prompts:,}", f"{m.updates:,}", str(m.rank))
+            facts = [escape(m.drafter.name), escape(m.target.name), *counts]
+        used = f"{entry.used.astimezone():%Y-%m-%d %H:%M}"
+        table.add_row(entry.name, *facts, f"{entry.size / 1e6:.2f} MB", used)
+    console = Console(highlight=False)
+    console.print(table)
+    total = sum(entry.size for entry in entries)
+    console.print(
+        f"{len(entries)} in {store.folder}, {total / 1e6:.1f} of {store.max_bytes / 1e6:.0f} MB",
+        markup=False,
+        soft_wrap=True,
+    )
+    for entry in entries:
+        if entry.problem:
+            console.print(f"{entry.name}: {entry.problem}", style="red", markup=False)
+
+
+@adapters_app.command()
+def show(name: Name, as_json: AsJson = False) -> None:
+    """Show whose an adapter is and what it holds, and check all of it against its checksums."""
+    store = AdapterStore(adapters_folder())
+    adapter = store.read(name)
+    if as_json:
+        _print_json({"name": name, **_adapter_as_dict(adapter)})
+        return
+    m = adapter.metadata
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    rows = {
+        "adapter": name,
+        "drafter": f"{m.drafter.name}, sha256 {m.drafter.sha256}",
+        "target": f"{m.target.name}, sha256 {m.target.sha256}",
+        "created": f"{m.created.astimezone():%Y-%m-%d %H:%M:%S}",
+        "updated": f"{m.updated.astimezone():%Y-%m-%d %H:%M:%S}",
+        "learned": f"{m.updates:,} updates from {m.prompts:,} prompts",
+        "LoRA": f"rank {m.rank}, {_size(adapter.lora):,} bytes" if adapter.lora else "none",
+        "n-grams": f"{len(adapter.ngrams):,} bytes" if adapter.ngrams else "none",
+        "head": f"{_size(adapter.head):,} bytes" if adapter.head else "none",
+        "optimizer": f"{_size(adapter.optimizer):,} bytes" if adapter.optimizer else "none",
+        **{figure: json.dumps(value) for figure, value in m.figures.items()},
+    }
+    for title, text in rows.items():
+        table.add_row(escape(title), escape(text))
+    Console(highlight=False).print(table)
+
+
+@adapters_app.command()
+def export(
+    name: Name,
+    path: Annotated[Path, typer.Argument(help="The file to write; replaced if it is there.")],
+    format: Annotated[
+        ExportFormat,
+        typer.Option(help="onnx-adapter: the LoRA alone, for ONNX Runtime."),
+    ] = "omnidraft",
+    as_json: AsJson = False,
+) -> None:
+    """Write an adapter to one file, which `import` reads on another machine."""
+    AdapterStore(adapters_folder()).export(name, path, format)
+    if as_json:
+        _print_json({"name": name, "path": str(path), "size_bytes": path.stat().st_size})
+    else:
+        print(path)
+
+
+@adapters_app.command("import")
+def import_(
+    path: Annotated[Path, typer.Argument(help="A file that `export` wrote.")],
+    name: Annotated[
+        str | None, typer.Option(help="Keep it under this name.", show_default="the file's")
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Take the place of an adapter of this name.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Keep an adapter that was exported, after checking all of it."""
+    name = path.stem if name is None else name
+    evicted = AdapterStore(adapters_folder()).import_(path, name, replace=replace)
+    if as_json:
+        _print_json({"name": name, "evicted": evicted})
+        return
+    print(name)
+    if evicted:
+        Console(stderr=True).print(f"removed to make room: {', '.join(evicted)}", style="yellow")
+
+
+@adapters_app.command()
+def delete(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete an adapter for good."""
+    store = AdapterStore(adapters_folder())
+    if not yes:
+        console = Console(stderr=True)
+        try:
+            question = f"Delete {escape(name)} and all it has learned?"
+            confirmed = Confirm.ask(question, console=console)
+        except EOFError as error:
+            console.print()
+            raise OmniDraftError("Nobody confirmed: nothing was deleted. Pass --yes.") from error
+        if not confirmed:
+            raise OmniDraftError("Not confirmed: nothing was deleted.")
+    store.delete(name)
+    if as_json:
+        _print_json({"deleted": name})
+
+
+def _entry_as_dict(entry: StoredAdapter) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "path": str(entry.path),
+        "size_bytes": entry.size,
+        "used": entry.used.isoformat(),
+        "metadata": entry.metadata and entry.metadata.model_dump(mode="json"),
+        "problem": entry.problem or None,
+    }
+
+
+def _adapter_as_dict(adapter: Adapter) -> dict[str, Any]:
+    return {
+        "metadata": adapter.metadata.model_dump(mode="json"),
+        "lora": {key: list(values.shape) for key, values in adapter.lora.items()},
+        "ngrams_bytes": len(adapter.ngrams),
+        "head": {key: list(values.shape) for key, values in adapter.head.items()},
+        "optimizer": {key: list(values.shape) for key, values in adapter.optimizer.items()},
+    }
+
+
+def _size(arrays: Arrays) -> int:
+    return sum(values.nbytes for values in arrays.values())
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    print(json.dumps(value))

@@ -1,0 +1,475 @@
+"""Export: what a bundle computes, what LoRA adapters add, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+from tiny import byte_level_tokenizer, sentencepiece_tokenizer, write_drafter, write_target
+
+from omnidraft.export.calibration import calibration_texts, held_texts
+from omnidraft.export.gptq import quantize_blocks4_gptq
+from omnidraft.export.parity import make_reference, measure_parity, verify
+from omnidraft.export.pipeline import export
+from omnidraft.export.recipes import Options, find_recipe
+from omnidraft.runtime.bundle import BUNDLE_FILE, Bundle
+from omnidraft.runtime.convert import convert
+from omnidraft.runtime.engines import open_engine
+from omnidraft.runtime.engines.onnx import OnnxModel
+from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
+from omnidraft.runtime.model import CausalModel
+from omnidraft.runtime.tokenizer import tokenizer_files
+
+RNG = np.random.default_rng(0)
+TOKENS = RNG.integers(3, 400, 120)
+HIDDEN, INNER, HEADS, KV_HEADS, SIZE = 64, 96, 4, 2, 16  # of tiny.py's models
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_drafter(tmp_path_factory.mktemp("drafter") / "checkpoint", seed=1)
+
+
+@pytest.fixture(scope="module")
+def bundles(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The drafter as every kind of ONNX bundle."""
+    root = tmp_path_factory.mktemp("bundles")
+    for quantization in ("none", "int8", "int4"):
+        options = Options(quantization, train_step=False)  # type: ignore[arg-type]
+        export(str(checkpoint), root / quantization, options=options)
+    return {path.name: path for path in root.iterdir()}
+
+
+def logits(model: CausalModel) -> NDArray[np.float32]:
+    model.truncate(0)
+    return model.forward(TOKENS).copy()
+
+
+# --- what a bundle computes ----------------------------------------------------------------------
+
+
+def test_float32_computes_what_the_checkpoint_does(
+    checkpoint: Path, bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    convert(checkpoint, tmp_path / "converted", "float32")
+    expected = logits(OnnxModel(tmp_path / "converted", threads=1))
+    model = open_engine(bundles["none"], threads=1)
+    np.testing.assert_allclose(logits(model), expected, rtol=0, atol=1e-4)
+    model.truncate(50)
+    for start, stop in ((50, 51), (51, 60), (60, 120)):
+        part = model.forward(TOKENS[start:stop])
+        np.testing.assert_allclose(part, expected[start:stop], rtol=0, atol=1e-4)
+
+
+def test_quantized_bundles_are_near_and_smaller(bundles: dict[str, Path]) -> None:
+    loaded = {name: Bundle.load(folder) for name, folder in bundles.items()}
+    parity = {name: bundle.parity for name, bundle in loaded.items()}
+    assert parity["none"] and parity["int8"] and parity["int4"]
+    assert parity["none"].top1_agreement == 1.0 and parity["none"].kl < 1e-6
+    assert parity["int8"].top1_agreement > 0.97 and parity["int8"].kl < 1e-3
+    assert parity["int4"].acceptance_agreement > 0.9
+    weights = {name: b.files["model.onnx.data"].size for name, b in loaded.items()}
+    assert weights["int4"] < weights["int8"] < weights["none"] / 2
+    assert all(b.latency and b.lora and b.lora.rank == 32 for b in loaded.values())
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_four_bits_everywhere(
+    tied: bool, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the price is no matter, every matrix has 4 bits and the tied ones are one."""
+    source = tmp_path / "source"
+    shutil.copytree(checkpoint, source)
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": tied}))
+    recipe = sys.modules[type(find_recipe("onnx")).__module__]
+    monkeypatch.setattr(recipe, "FOUR_BIT_BUDGET", 1e9)
+    monkeypatch.setattr(type(find_recipe("onnx")), "smallest_agreement", 0.0)
+    options = Options("int4", train_step=False)
+    bundle = export(str(source), tmp_path / "out", options=options)
+    vocab = bundle.geometry.vocab_size
+    attention = HIDDEN * (2 * HEADS + 2 * KV_HEADS) * SIZE
+    linears = 2 * (attention + 3 * HIDDEN * INNER)
+    embeddings = (1 if tied else 2) * vocab * HIDDEN
+    # 4 bits and a 32nd of a float32 for each; norms, rotary tables and page alignment beside.
+    smallest = (linears + embeddings) * 5 / 8
+    assert smallest < bundle.files["model.onnx.data"].size < smallest + 160_000
+    assert bundle.parity is not None and bundle.parity.acceptance_agreement > 0.5
+
+
+def test_rounding_makes_up_for_its_errors() -> None:
+    """On inputs like those it saw, the output error is well below that of plain rounding."""
+    mixing = RNG.standard_normal((64, 64)).astype(np.float32)
+    inputs = (RNG.standard_normal((500, 64)) @ mixing).astype(np.float32)
+    rows = RNG.standard_normal((40, 64)).astype(np.float32)
+
+    def error(moments: NDArray[np.float32] | None) -> float:
+        codes, scales = quantize_blocks4_gptq(rows, moments)
+        nibbles = np.stack([codes & 15, codes >> 4], axis=-1).reshape(40, 64).astype(np.float32)
+        restored = (nibbles - 8).reshape(40, 2, 32) * scales[..., None]
+        assert np.abs(restored.reshape(40, 64) - rows).max() < np.abs(rows).max()
+        return float(np.square(inputs @ (restored.reshape(40, 64) - rows).T).mean())
+
+    assert error(inputs.T @ inputs) < 0.7 * error(None)
+
+
+def test_held_text_is_not_calibrated_with() -> None:
+    questions = [
+        {text.splitlines()[0] for text in texts()} for texts in (held_texts, calibration_texts)
+    ]
+    assert all(questions) and not questions[0] & questions[1]
+
+
+def test_parity_of_a_model_with_itself_and_with_another(
+    bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    model = open_engine(bundles["none"], threads=1)
+    texts = [TOKENS[:70].tolist(), TOKENS[70:].tolist()]
+    reference = make_reference(model, texts, 100)
+    assert reference.lengths.tolist() == [50, 50]
+    same = measure_parity(model, reference)
+    assert (same.top1_agreement, same.kl, same.largest_logit_difference) == (1.0, 0.0, 0.0)
+    assert same.acceptance_agreement == pytest.approx(1.0)
+    convert(write_drafter(tmp_path / "other", seed=5), tmp_path / "converted", "float32")
+    other = measure_parity(OnnxModel(tmp_path / "converted"), reference)
+    assert other.kl > 0.5 and other.top1_agreement < 0.2 and other.acceptance_agreement < 0.5
+
+
+def test_parity_against_all_of_the_vocabulary(bundles: dict[str, Path]) -> None:
+    """The outcomes are the likeliest tokens and the rest as one: here by a plain computation."""
+    exact, near = (open_engine(bundles[name], threads=1) for name in ("none", "int8"))
+    parity = measure_parity(near, make_reference(exact, [TOKENS.tolist()], len(TOKENS)))
+    p, q = (
+        np.exp(rows - np.log(np.exp(rows).sum(1, keepdims=True)))
+        for rows in (logits(exact).astype(np.float64), logits(near).astype(np.float64))
+    )
+    agreement = float((p.argmax(1) == q.argmax(1)).mean())
+    assert parity.top1_agreement == pytest.approx(agreement)
+    order = np.argsort(-p, axis=1)[:, :128]
+    outcomes = []
+    for rows in (p, q):
+        best = np.take_along_axis(rows, order, axis=1)
+        outcomes.append(np.concatenate([best, 1 - best.sum(1, keepdims=True)], axis=1))
+    kl = (outcomes[0] * np.log(outcomes[0] / outcomes[1])).sum(1).mean()
+    assert parity.kl == pytest.approx(kl, rel=1e-3, abs=1e-7)
+    accepted = np.minimum(*outcomes).sum(1).mean()
+    assert parity.acceptance_agreement == pytest.approx(accepted, rel=1e-5)
+
+
+def test_verify_finds_a_false_report(bundles: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(bundles["int8"], folder)
+    bundle = Bundle.load(folder)
+    assert verify(bundle, folder, 1).ok
+    assert bundle.parity is not None
+    praised = bundle.parity.model_copy(update={"top1_agreement": 0.5})
+    bundle.model_copy(update={"parity": praised}).save(folder)
+    found = verify(Bundle.load(folder), folder, 1)
+    assert not found.ok and "top1_agreement" in found.reason
+    bundle.model_copy(update={"parity": None}).save(folder)
+    with pytest.raises(DamagedFileError, match="no parity"):
+        verify(Bundle.load(folder), folder, 1)
+
+
+# --- adapters ------------------------------------------------------------------------------------
+
+
+def random_adapter(rank: int, seed: int = 0) -> dict[str, NDArray[np.float32]]:
+    rng = np.random.default_rng(seed)
+    sizes = {
+        "qkv": (HIDDEN, (HEADS + 2 * KV_HEADS) * SIZE),
+        "o": (HEADS * SIZE, HIDDEN),
+        "gate_up": (HIDDEN, 2 * INNER),
+        "down": (INNER, HIDDEN),
+    }
+    adapter = {}
+    for layer in range(2):
+        for linear, (width, height) in sizes.items():
+            a = rng.standard_normal((width, rank)) * 0.1
+            b = rng.standard_normal((rank, height)) * 0.1
+            adapter[f"lora.{layer}.{linear}.A"] = a.astype(np.float32)
+            adapter[f"lora.{layer}.{linear}.B"] = b.astype(np.float32)
+    return adapter
+
+
+def merged(checkpoint: Path, folder: Path, adapter: dict[str, NDArray[np.float32]]) -> Path:
+    """A copy of a checkpoint with an adapter added to its weights."""
+    parts = {
+        "qkv": [
+            ("self_attn.q_proj", HEADS * SIZE),
+            ("self_attn.k_proj", KV_HEADS * SIZE),
+            ("self_attn.v_proj", KV_HEADS * SIZE),
+        ],
+        "o": [("self_attn.o_proj", HIDDEN)],
+        "gate_up": [("mlp.gate_proj", INNER), ("mlp.up_proj", INNER)],
+        "down": [("mlp.down_proj", HIDDEN)],
+    }
+    shutil.copytree(checkpoint, folder)
+    tensors = load_file(folder / "model.safetensors")
+    for layer in range(2):
+        for linear, names in parts.items():
+            stem = f"lora.{layer}.{linear}"
+            if f"{stem}.A" not in adapter:
+                continue
+            change = (adapter[f"{stem}.A"] @ adapter[f"{stem}.B"]).T
+            start = 0
+            for name, rows in names:
+                full = f"model.layers.{layer}.{name}.weight"
+                tensors[full] = tensors[full] + change[start : start + rows]
+                start += rows
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def test_an_adapter_is_what_merging_it_is(
+    checkpoint: Path, bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    model = OnnxModel(bundles["none"], threads=1)
+    base = logits(model)
+    adapters = [random_adapter(8), random_adapter(3, seed=1)]
+    adapters.append({n: v for n, v in random_adapter(4).items() if ".o." in n or ".1.qkv." in n})
+    for number, adapter in enumerate(adapters):
+        convert(
+            merged(checkpoint, tmp_path / f"merged{number}", adapter),
+            tmp_path / f"converted{number}",
+            "float32",
+        )
+        expected = logits(OnnxModel(tmp_path / f"converted{number}", threads=1))
+        model.set_adapter(adapter)
+        assert model.length == 0
+        np.testing.assert_allclose(logits(model), expected, rtol=0, atol=1e-4)
+        assert np.abs(expected - base).max() > 0.1
+    model.set_adapter(None)
+    assert np.array_equal(logits(model), base)
+
+
+def test_adapters_on_quantized_bundles(bundles: dict[str, Path]) -> None:
+    exact = OnnxModel(bundles["none"], threads=1)
+    near = OnnxModel(bundles["int8"], threads=1)
+    plain = np.abs(logits(exact) - logits(near)).max()
+    for model in (exact, near):
+        model.set_adapter(random_adapter(32))
+    assert np.abs(logits(exact) - logits(near)).max() < 4 * plain
+
+
+def test_adapters_that_do_not_fit(
+    bundles: dict[str, Path], checkpoint: Path, tmp_path: Path
+) -> None:
+    model = OnnxModel(bundles["none"], threads=1)
+    adapter = random_adapter(4)
+    model.set_adapter(adapter)
+    expected = logits(model)
+    a = adapter["lora.0.o.A"]
+    for change in (
+        {"lora.7.o.A": a, "lora.7.o.B": a},
+        {"lora.0.o.A": a[:-1]},
+        {"lora.0.o.A": a[:, :-1]},
+        {"lora.0.o.A": a.astype(np.float64)},
+        {"lora.0.o.A": a[0]},
+        {"lora.0.o.B": adapter["lora.0.o.B"][:, :-1]},
+    ):
+        with pytest.raises(OmniDraftError, match="does not fit"):
+            model.set_adapter(adapter | change)  # type: ignore[arg-type]
+    with pytest.raises(OmniDraftError, match="other half"):
+        model.set_adapter({"lora.0.o.A": a})
+    assert np.array_equal(logits(model), expected)
+    options = Options("none", lora_rank=0, train_step=False)
+    assert export(str(checkpoint), tmp_path / "plain", options=options).lora is None
+    without = OnnxModel(tmp_path / "plain", threads=1)
+    with pytest.raises(OmniDraftError, match="no LoRA inputs"):
+        without.set_adapter(adapter)
+    without.set_adapter(None)
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+def run(*arguments: str, code: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code] if code else [sys.executable, "-m", "omnidraft"]
+    return subprocess.run(
+        [*command, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "COLUMNS": "120", **variables},
+    )
+
+
+def test_export_and_inspect(checkpoint: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = run(
+        *("export", str(checkpoint), "--output", str(out), "--no-train-step", "--lora-rank", "4"),
+        "--json",
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["quantization"] == "int8" and report["lora"]["rank"] == 4
+    assert report["parity"]["top1_agreement"] > 0.9 and "kl" in report["parity"]
+    assert report["size_bytes"] == sum(
+        path.stat().st_size for path in out.iterdir() if path.name != BUNDLE_FILE
+    )
+    assert sorted(tmp_path.iterdir()) == [out]
+    again = run("inspect", str(out), "--verify", "--json")
+    assert again.returncode == 0, again.stderr
+    verified = json.loads(again.stdout)["verified"]
+    assert verified["ok"] and verified["latency"]["milliseconds"] > 0
+    shown = run("inspect", str(out))
+    assert shown.returncode == 0 and "2 layers" in shown.stdout and "rank 4" in shown.stdout
+    # A false report is found out.
+    bundle = Bundle.load(out)
+    assert bundle.parity is not None
+    praised = bundle.parity.model_copy(update={"kl": bundle.parity.kl + 1})
+    bundle.model_copy(update={"parity": praised}).save(out)
+    liar = run("inspect", str(out), "--verify", "--json")
+    assert liar.returncode == 2 and "kl" in liar.stderr
+    assert not json.loads(liar.stdout)["verified"]["ok"]
+
+
+def test_a_bundle_needs_no_more_than_a_device_has(bundles: dict[str, Path], tmp_path: Path) -> None:
+    """Neither torch nor transformers nor onnx is imported, to draft and to verify."""
+    source = write_target(tmp_path / "source")
+    convert(source, tmp_path / "target", "8bit", extra_files=tokenizer_files(source))
+    code = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "transformers", "onnx", "executorch", "gguf"):
+            raise ImportError(f"{name} is blocked")
+sys.meta_path.insert(0, Blocked())
+from omnidraft.cli import main
+main()
+"""
+    for name, folder in bundles.items():
+        done = run(
+            *("generate", "--target", str(tmp_path / "target"), "--drafter", str(folder)),
+            *("--prompt", "The quick", "--max-new-tokens", "8", "--json"),
+            code=code,
+            OMNIDRAFT_CACHE=str(tmp_path / "cache"),
+        )
+        assert done.returncode == 0, (name, done.stderr)
+        assert json.loads(done.stdout)["stats"]["draft_tokens"] > 0
+    done = run("inspect", str(bundles["int8"]), "--verify", code=code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_refusals(checkpoint: Path, tmp_path: Path) -> None:
+    """What is wrong is said, and nothing is left behind."""
+    source = tmp_path / "source"
+    shutil.copytree(checkpoint, source)
+    out = tmp_path / "out"
+
+    def refused(match: str, backend: str = "onnx", **options: object) -> None:
+        with pytest.raises(OmniDraftError, match=match):
+            export(str(source), out, backend, Options(**options))  # type: ignore[arg-type]
+        assert sorted(tmp_path.iterdir()) == before
+
+    before = sorted(tmp_path.iterdir())
+    refused("unknown backend 'abacus'; known are .*onnx", backend="abacus")
+    refused("no quantization a16w8", quantization="a16w8")
+    refused("no chip", soc="SM8650")
+    refused("trains LoRA", train_step=True, lora_rank=0)
+    config = json.loads((source / "config.json").read_text())
+    for kind, word in (("qwen2", "must be a Llama"), ("gpt2", "not supported")):
+        (source / "config.json").write_text(json.dumps(config | {"model_type": kind}))
+        refused(word)
+    (source / "config.json").write_text(json.dumps(config))
+    larger = sentencepiece_tokenizer()
+    larger.add_tokens(["larger"])
+    larger.save(str(source / "tokenizer.json"))
+    refused("vocabulary mismatch")
+    (source / "tokenizer.json").unlink()
+    refused("tokenizer.json")
+    byte_level_tokenizer(300).save(str(source / "tokenizer.json"))  # smaller: padded, allowed
+    tensors = load_file(source / "model.safetensors")
+    del tensors["model.layers.1.mlp.down_proj.weight"]
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    refused("has no tensor")
+    data = (source / "model.safetensors").read_bytes()
+    (source / "model.safetensors").write_bytes(data[:-100])
+    refused("damaged")
+
+
+def test_other_peoples_files_are_left_alone(checkpoint: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "letter.txt").write_text("dear")
+    options = Options("none", train_step=False)
+    with pytest.raises(OmniDraftError, match="exists and is no bundle"):
+        export(str(checkpoint), out, options=options)
+    assert [path.name for path in out.iterdir()] == ["letter.txt"]
+    with pytest.raises(OmniDraftError, match="exists"):
+        export(str(checkpoint), out / "letter.txt", options=options)
+    (out / "letter.txt").unlink()
+    export(str(checkpoint), out, options=options)  # an empty folder is taken
+    first = Bundle.load(out)
+    with pytest.raises(ModelNotFoundError, match="calibration"):
+        export(str(checkpoint), out, options=options, calibration=tmp_path / "none.txt")
+    assert Bundle.load(out) == first
+    second = export(str(checkpoint), out, options=Options("int8", train_step=False))
+    assert Bundle.load(out) == second and second != first
+    assert sorted(tmp_path.iterdir()) == [out]
+
+
+def test_a_bad_result_is_not_kept(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(find_recipe("onnx")), "smallest_agreement", 1.01)
+    with pytest.raises(OmniDraftError, match="agrees with float32 on only"):
+        export(str(checkpoint), tmp_path / "out", options=Options("int8", train_step=False))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_space_left(checkpoint: Path, tmp_path: Path) -> None:
+    """A small limit on a file's size stands in for a full disk."""
+    code = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+import errno, omnidraft.runtime.folders as folders
+folders._FULL = (*folders._FULL, errno.EFBIG)
+from omnidraft.cli import main
+main()
+"""
+    done = run("export", str(checkpoint), "--output", str(tmp_path / "out"), code=code)
+    assert done.returncode == 2, done.stderr
+    assert "is full" in done.stderr and list(tmp_path.iterdir()) == []
+
+
+def test_calibration_files(tmp_path: Path) -> None:
+    plain, lines, empty, broken = (
+        tmp_path / name for name in ("a.txt", "b.jsonl", "c.txt", "d.jsonl")
+    )
+    plain.write_text("One text.\n\nAnother,\nof two lines.\n")
+    assert calibration_texts(plain) == ["One text.", "Another,\nof two lines."]
+    lines.write_text('{"text": "One."}\n\n{"prompt": "Why?", "answer": "So."}\n')
+    assert calibration_texts(lines) == ["One.", "Why?\nSo."]
+    empty.write_text("\n")
+    with pytest.raises(DamagedFileError, match="no text"):
+        calibration_texts(empty)
+    for content in ("{", "[]", '{"other": 1}'):
+        broken.write_text(content)
+        with pytest.raises(DamagedFileError, match="line 1"):
+            calibration_texts(broken)
+    plain.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DamagedFileError, match="UTF-8"):
+        calibration_texts(plain)
+
+
+def test_optimum_has_the_command(checkpoint: Path, tmp_path: Path) -> None:
+    pytest.importorskip("optimum.commands", reason="optimum is not installed")
+    out = tmp_path / "out"
+    optimum = Path(sys.executable).with_name("optimum-cli")
+    command = [str(optimum), "export", "omnidraft", "-m", str(checkpoint), str(out)]
+    done = subprocess.run([*command, "--no-train-step"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert Bundle.load(out).parity is not None
+    refused = subprocess.run([*command, "--soc", "SM8650"], capture_output=True, text=True)
+    assert refused.returncode == 2 and "no chip" in refused.stderr

@@ -1,0 +1,218 @@
+"""ExecuTorch bundles: what the engine says of them is what the float32 model says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import write_drafter
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("executorch")
+pytest.importorskip("torchao")
+
+from omnidraft.export.llama import Llama, causal_mask, lora_shapes  # noqa: E402
+from omnidraft.export.loss import hybrid_loss  # noqa: E402
+from omnidraft.export.pipeline import export  # noqa: E402
+from omnidraft.export.recipes import Options, find_recipe  # noqa: E402
+from omnidraft.runtime.bundle import Bundle  # noqa: E402
+from omnidraft.runtime.convert.checkpoint import Checkpoint, open_checkpoint  # noqa: E402
+from omnidraft.runtime.engines import open_engine  # noqa: E402
+from omnidraft.runtime.engines.executorch import ExecuTorchModel  # noqa: E402
+from omnidraft.runtime.errors import (  # noqa: E402
+    ContextOverflowError,
+    MissingDependencyError,
+    OmniDraftError,
+)
+
+CONTEXT, RANK = 160, 4
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_drafter(tmp_path_factory.mktemp("drafter") / "checkpoint", seed=1)
+
+
+@pytest.fixture(scope="module")
+def bundle(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("executorch") / "bundle"
+    options = Options("none", lora_rank=RANK, context=CONTEXT, train_step=True)
+    export(str(source), folder, "executorch", options)
+    return folder
+
+
+def reference(
+    checkpoint: Checkpoint, tokens: np.ndarray, lora: dict[str, np.ndarray] | None = None
+) -> np.ndarray:
+    positions = torch.arange(len(tokens))
+    names = lora_shapes(checkpoint.decoder, rank=1) if lora else ()
+    weights = [torch.from_numpy(lora[name]) for name in names] if lora else []
+    with torch.no_grad():
+        logits = Llama(checkpoint, len(tokens), cached=False)(
+            torch.from_numpy(tokens)[None], positions, causal_mask(positions, len(tokens)), weights
+        )
+    return logits[0].numpy()
+
+
+def adapter(checkpoint: Checkpoint, rank: int) -> dict[str, np.ndarray]:
+    shapes = lora_shapes(checkpoint.decoder, rank)
+    return {
+        name: (RNG.standard_normal(shape) * 0.2).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+
+
+def test_passes_of_any_length_and_cutting_back(source: Path, bundle: Path) -> None:
+    checkpoint = open_checkpoint(source)
+    model = open_engine(bundle)
+    assert isinstance(model, ExecuTorchModel)
+    assert model.max_length == CONTEXT
+    tokens = RNG.integers(0, model.vocab_size, CONTEXT)
+    expected = reference(checkpoint, tokens)
+    # Longer than the program takes at once; then steps; then another branch, and back.
+    found = [model.forward(tokens[:100])]
+    found += [model.forward(tokens[i : i + 1]) for i in range(100, 104)]
+    model.forward(RNG.integers(0, model.vocab_size, 9))
+    model.truncate(102)
+    assert model.length == 102
+    last = model.forward(tokens[102:], rows=2)
+    assert np.abs(np.concatenate(found) - expected[:104]).max() < 1e-3
+    assert np.abs(last - expected[-2:]).max() < 1e-3
+    with pytest.raises(ContextOverflowError):
+        model.forward([0])
+    assert model.length == CONTEXT
+    with pytest.raises(ValueError, match="truncate"):
+        model.truncate(CONTEXT + 1)
+
+
+def test_adapters_switch_at_run_time(source: Path, bundle: Path) -> None:
+    checkpoint = open_checkpoint(source)
+    model = ExecuTorchModel(bundle)
+    tokens = RNG.integers(0, model.vocab_size, 20)
+    full = adapter(checkpoint, RANK)
+    # Another rank for one linear, and nothing for the others.
+    part = {n: a for n, a in adapter(checkpoint, 2).items() if n.startswith("lora.1.down")}
+    for chosen in (None, full, part, None):
+        model.truncate(0)
+        model.set_adapter(chosen)
+        expected = reference(
+            checkpoint,
+            tokens,
+            chosen and {n: a * 0 for n, a in full.items() if n not in chosen} | chosen,
+        )
+        assert np.abs(model.forward(tokens) - expected).max() < 1e-3
+    assert np.abs(reference(checkpoint, tokens, full) - expected).max() > 0.1
+    with pytest.raises(OmniDraftError, match="at most 4"):
+        model.set_adapter(adapter(checkpoint, RANK + 1))
+    with pytest.raises(OmniDraftError, match="other half"):
+        model.set_adapter({"lora.0.o.A": full["lora.0.o.A"]})
+
+
+@pytest.mark.parametrize(("quantization", "likeness"), [("int8", 0.999), ("int4", 0.97)])
+def test_quantized(source: Path, tmp_path: Path, quantization: str, likeness: float) -> None:
+    options = Options(quantization, lora_rank=0, context=CONTEXT)  # type: ignore[arg-type]
+    recipe = find_recipe("executorch")
+    checkpoint = open_checkpoint(source)
+    built = recipe.build(checkpoint, tmp_path, options, [], lambda stage, done, total: None)
+    path = tmp_path / built.graphs[0].file
+    weights = sum(
+        checkpoint.rows(name).size
+        for name in ("embedding", "head", *(f"{i}.{p}" for i in (0, 1) for p in ("q", "gate")))
+    )
+    assert path.stat().st_size < weights * 4  # float32 would be larger
+    import executorch.kernels.quantized  # noqa: F401
+    from executorch.runtime import Runtime
+
+    method = Runtime.get().load_program(path).load_method("forward")
+    tokens = RNG.integers(0, checkpoint.decoder.vocab_size, 50)
+    positions = torch.arange(50)
+    (logits,) = method.execute(
+        [torch.from_numpy(tokens)[None], positions, causal_mask(positions, 50)]
+    )
+    found, expected = logits.numpy().ravel(), reference(checkpoint, tokens).ravel()
+    assert np.corrcoef(found, expected)[0, 1] > likeness
+
+
+def test_training_step_against_autograd(source: Path, bundle: Path) -> None:
+    checkpoint = open_checkpoint(source)
+    graph = next(graph for graph in Bundle.load(bundle).graphs if graph.role == "training")
+    sizes = {tensor.name: [int(size) for size in tensor.shape] for tensor in graph.inputs}
+    vocab = checkpoint.decoder.vocab_size
+    t, (r, m) = sizes["tokens"][1], sizes["direct_ids"]
+    ids = np.stack([RNG.permutation(vocab)[:m] for _ in range(r)])
+    ids[:, m // 2 :][RNG.random((r, m - m // 2)) < 0.3] = -1
+    positions = torch.arange(t)
+    values = {
+        "tokens": torch.from_numpy(RNG.integers(0, vocab, (1, t))),
+        "positions": positions[None],
+        "mask": causal_mask(positions, t),
+        "rows": torch.from_numpy(RNG.permutation(t)[:r]),
+        "direct_ids": torch.from_numpy(ids),
+        "direct_log_p": torch.log_softmax(torch.randn(r, m + 1), -1)[:, :m].contiguous(),
+        "direct_weight": torch.rand(r) * (torch.rand(r) < 0.7),
+        "direct_tokens": (torch.rand(vocab) < 0.8).float(),
+        "label": torch.from_numpy(RNG.integers(0, vocab, r)),
+        "label_weight": torch.rand(r) * (torch.rand(r) < 0.5),
+    }
+    values["direct_tokens"][values["direct_ids"].clamp(min=0)] = 1
+    lora = {name: torch.from_numpy(a) for name, a in adapter(checkpoint, RANK).items()}
+    assert list(values) + list(lora) == list(sizes)
+
+    from executorch.runtime import Runtime
+
+    method = Runtime.get().load_program(bundle / graph.file).load_method("forward")
+    found = method.execute([*values.values(), *lora.values()])
+
+    leaves = {name: tensor.clone().requires_grad_() for name, tensor in lora.items()}
+    model = Llama(checkpoint, t, cached=False)
+    hidden = model.hidden(values["tokens"], positions, values["mask"], leaves)
+    loss_inputs = [values[name] for name in list(values)[4:]]
+    loss = hybrid_loss(model.head(hidden[values["rows"]]), *loss_inputs)
+    gradients = torch.autograd.grad(loss, list(leaves.values()))
+    assert [tensor.name for tensor in graph.outputs] == ["loss", *(f"grad.{n}" for n in lora)]
+    torch.testing.assert_close(found[0], loss.detach(), rtol=1e-4, atol=1e-4)
+    for name, one, other in zip(lora, found[1:], gradients, strict=True):
+        assert other.abs().max() > 0, name
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_undelegated_linears_are_refused() -> None:
+    from omnidraft.export.recipes.executorch import _check_delegated
+
+    class Plain(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x)
+
+    graph = torch.export.export(Plain(), (torch.zeros(1, 4),)).graph_module
+    with pytest.raises(OmniDraftError, match="0 of 1 linears"):
+        _check_delegated(graph, 1)
+
+
+def test_a_chip_needs_qualcomms_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("QNN_SDK_ROOT", raising=False)
+    with pytest.raises(MissingDependencyError, match="QNN_SDK_ROOT is not set"):
+        find_recipe("executorch").check(Options("none", soc="SM8650"))
+
+
+def test_what_the_sdk_cannot_lower_is_not_lowered_to_the_cpu(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sdk" / "lib").mkdir(parents=True)
+    monkeypatch.setenv("QNN_SDK_ROOT", str(tmp_path / "sdk"))
+    recipe = find_recipe("executorch")
+    options = Options("none", lora_rank=2, context=CONTEXT, soc="SM8650")
+    recipe.check(options)
+    with pytest.raises(OmniDraftError, match="cannot lower the drafter to SM8650"):
+        recipe.build(open_checkpoint(source), tmp_path, options, [], lambda *_: None)
+    assert not list(tmp_path.glob("*.pte"))
+
+
+def test_a_training_step_needs_lora() -> None:
+    with pytest.raises(OmniDraftError, match="--lora-rank"):
+        find_recipe("executorch").check(Options("none", lora_rank=0, train_step=True))
