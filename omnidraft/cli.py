@@ -524,6 +524,12 @@ def _print_bundle(bundle: Bundle, verified: Verified | None) -> None:
     table.add_row("backend", f"{bundle.backend}, weights {bundle.quantization}")
     if bundle.soc is not None:
         table.add_row("chip", f"{bundle.soc.name} ({bundle.soc.htp_architecture})")
+        if (emulation := bundle.soc.emulation) is not None:
+            table.add_row(
+                "emulation",
+                f"relative difference from the CPU {emulation.relative_error:.2%}, "
+                f"top-1 agreement {emulation.top1_agreement:.1%}, {emulation.positions} positions",
+            )
     table.add_row(
         "geometry",
         f"{g.layers} layers × {g.hidden_size}, feed-forward {g.feed_forward_size}, {g.heads} "
@@ -570,14 +576,15 @@ def _latency_text(latency: Latency) -> str:
 
 
 def _print_report(report: Report, session: Session, options: GenerationOptions) -> None:
-    table = Table(box=None, pad_edge=False)
+    # Short headings: the table fits 80 columns.
+    table = Table(box=None, pad_edge=False, caption="/s: tokens a second", caption_justify="left")
     for heading in (
         "task",
         "prompts",
-        "tokens/round",
+        "tok/round",
         "accepted",
-        "plain tok/s",
-        "drafted tok/s",
+        "plain/s",
+        "drafted/s",
         "speedup",
         "identical",
     ):
