@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -12,31 +12,26 @@ from rich.markup import escape
 from rich.prompt import Confirm
 from rich.table import Table
 
-from omnidraft.runtime.adapter_store import (
-    Adapter,
-    AdapterStore,
-    Arrays,
-    ExportFormat,
-    StoredAdapter,
-    adapters_folder,
-)
+from omnidraft.output import AsJson, print_json
 from omnidraft.runtime.errors import OmniDraftError
+
+if TYPE_CHECKING:
+    from omnidraft.runtime.adapter_store import Adapter, AdapterStore, Arrays, StoredAdapter
 
 adapters_app = typer.Typer(
     help="What drafters have learned, for a target and a task each.", no_args_is_help=True
 )
 
 Name = Annotated[str, typer.Argument(help="The adapter's name.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else.")]
 
 
 @adapters_app.command("list")
 def list_(as_json: AsJson = False) -> None:
     """List the stored adapters, the most recently used first."""
-    store = AdapterStore(adapters_folder())
+    store = _store()
     entries = store.list()
     if as_json:
-        _print_json(
+        print_json(
             {"folder": str(store.folder), "adapters": [_entry_as_dict(entry) for entry in entries]}
         )
         return
@@ -68,10 +63,10 @@ def list_(as_json: AsJson = False) -> None:
 @adapters_app.command()
 def show(name: Name, as_json: AsJson = False) -> None:
     """Show whose an adapter is and what it holds, and check all of it against its checksums."""
-    store = AdapterStore(adapters_folder())
+    store = _store()
     adapter = store.read(name)
     if as_json:
-        _print_json({"name": name, **_adapter_as_dict(adapter)})
+        print_json({"name": name, **_adapter_as_dict(adapter)})
         return
     m = adapter.metadata
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -100,15 +95,15 @@ def export(
     name: Name,
     path: Annotated[Path, typer.Argument(help="The file to write; replaced if it is there.")],
     format: Annotated[
-        ExportFormat,
+        Literal["omnidraft", "onnx-adapter"],
         typer.Option(help="onnx-adapter: the LoRA alone, for ONNX Runtime."),
     ] = "omnidraft",
     as_json: AsJson = False,
 ) -> None:
     """Write an adapter to one file, which `import` reads on another machine."""
-    AdapterStore(adapters_folder()).export(name, path, format)
+    _store().export(name, path, format)
     if as_json:
-        _print_json({"name": name, "path": str(path), "size_bytes": path.stat().st_size})
+        print_json({"name": name, "path": str(path), "size_bytes": path.stat().st_size})
     else:
         print(path)
 
@@ -126,9 +121,9 @@ def import_(
 ) -> None:
     """Keep an adapter that was exported, after checking all of it."""
     name = path.stem if name is None else name
-    evicted = AdapterStore(adapters_folder()).import_(path, name, replace=replace)
+    evicted = _store().import_(path, name, replace=replace)
     if as_json:
-        _print_json({"name": name, "evicted": evicted})
+        print_json({"name": name, "evicted": evicted})
         return
     print(name)
     if evicted:
@@ -142,7 +137,7 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Delete an adapter for good."""
-    store = AdapterStore(adapters_folder())
+    store = _store()
     if not yes:
         console = Console(stderr=True)
         try:
@@ -155,7 +150,14 @@ def delete(
             raise OmniDraftError("Not confirmed: nothing was deleted.")
     store.delete(name)
     if as_json:
-        _print_json({"deleted": name})
+        print_json({"deleted": name})
+
+
+def _store() -> AdapterStore:
+    # Imported here: it takes longer than all else that every command starts with.
+    from omnidraft.runtime.adapter_store import AdapterStore, adapters_folder
+
+    return AdapterStore(adapters_folder())
 
 
 def _entry_as_dict(entry: StoredAdapter) -> dict[str, Any]:
@@ -181,7 +183,3 @@ def _adapter_as_dict(adapter: Adapter) -> dict[str, Any]:
 
 def _size(arrays: Arrays) -> int:
     return sum(values.nbytes for values in arrays.values())
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    print(json.dumps(value))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import signal
 import sys
@@ -22,6 +21,7 @@ from rich.text import Text
 
 from omnidraft import GenerationOptions, Origin, SamplingParameters, Session, Verification
 from omnidraft.adapters_cli import adapters_app
+from omnidraft.output import AsJson, print_json
 from omnidraft.runtime.bench import Comparison, Report, compare, read_prompts
 from omnidraft.runtime.doctor import examine
 from omnidraft.runtime.engines import Engine
@@ -88,7 +88,6 @@ VerificationOption = Annotated[
     Literal["exact", "paper"], typer.Option(help="paper is approximate, for comparison.")
 ]
 Raw = Annotated[bool, typer.Option("--raw", help="No chat template: continue the text.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else.")]
 QuantizationOption = Annotated[Quantization, typer.Option(help="Weights of a converted model.")]
 EngineOption = Annotated[
     Engine | None, typer.Option(help="What runs the target.", show_default="by what it is")
@@ -146,7 +145,7 @@ def generate(
     )
     if as_json:
         answer = session.generate(text, options)
-        _print_json(_answer_as_dict(answer))
+        print_json(_answer_as_dict(answer))
     else:
         _stream(session, text, options)
     session.save_ngrams()
@@ -205,7 +204,7 @@ def bench(
 
         report = compare(session, entries, options, show)
     if as_json:
-        _print_json(report.as_dict())
+        print_json(report.as_dict())
     else:
         _print_report(report, session, options)
 
@@ -292,7 +291,7 @@ def inspect(
         report = bundle.model_dump(mode="json") | {"size_bytes": bundle.size}
         if verified is not None:
             report["verified"] = verified.as_dict()
-        _print_json(report)
+        print_json(report)
     else:
         _print_bundle(bundle, verified)
     if verified is not None and not verified.ok:
@@ -306,7 +305,7 @@ def doctor(as_json: AsJson = False) -> None:
     """Say what is installed, what works, and what to do about what is missing."""
     findings = examine()
     if as_json:
-        _print_json({"findings": [vars(finding) for finding in findings]})
+        print_json({"findings": [vars(finding) for finding in findings]})
     else:
         marks = {"ok": "[green]✓[/]", "optional": "[yellow]–[/]", "problem": "[red]✗[/]"}
         table = Table(box=None, show_header=False, pad_edge=False)
@@ -328,7 +327,7 @@ def models_list(as_json: AsJson = False) -> None:
     """List the models known by name and those in the cache."""
     listed = list_models()
     if as_json:
-        _print_json({"models": [{**vars(m), "path": m.path and str(m.path)} for m in listed]})
+        print_json({"models": [{**vars(m), "path": m.path and str(m.path)} for m in listed]})
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("model", "weights", "size", "licence", ""):
@@ -508,11 +507,6 @@ def _answer_as_dict(answer: Answer) -> dict[str, Any]:
         "finish_reason": answer.finish_reason,
         "stats": answer.statistics.as_dict(),
     }
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(value, ensure_ascii=True) + "\n")
-    sys.stdout.flush()
 
 
 def _print_bundle(bundle: Bundle, verified: Verified | None) -> None:
