@@ -29,6 +29,7 @@ from onnx import (
     numpy_helper,
 )
 
+from omnidraft.export.graphs import shape_of
 from omnidraft.export.recipes import Progress
 from omnidraft.export.static_graph import StaticGraph
 from omnidraft.runtime.engines.qnn import MASKED, StaticDecoder
@@ -185,7 +186,7 @@ class _Quantizer:
             self.progress("quantization", number, len(self.graph.node))
             self.add(node)
         outputs = [
-            helper.make_tensor_value_info(value.name, _dtype(value.name, value), _shape(value))
+            helper.make_tensor_value_info(value.name, _dtype(value.name, value), shape_of(value))
             for value in self.graph.output
         ]
         graph = helper.make_graph(
@@ -202,7 +203,7 @@ class _Quantizer:
             self.dequantize(name, name, *_parameters(MASKED, 0.0, np.uint16))
         else:
             self.values[name] = name
-        return helper.make_tensor_value_info(name, dtype, _shape(value))
+        return helper.make_tensor_value_info(name, dtype, shape_of(value))
 
     def add(self, node: NodeProto) -> None:
         copy = NodeProto()
@@ -323,7 +324,3 @@ def _dtype(name: str, value: ValueInfoProto) -> int:
     if name.startswith(("past.", "present.")):
         return TensorProto.INT16
     return TensorProto.UINT16 if name == "mask" else value.type.tensor_type.elem_type
-
-
-def _shape(value: ValueInfoProto) -> list[int | str]:
-    return [size.dim_param or size.dim_value for size in value.type.tensor_type.shape.dim]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -17,14 +17,14 @@ from onnx import (
     TensorProto,
     ValueInfoProto,
     helper,
-    load_model,
     numpy_helper,
     save_model,
 )
 
 from omnidraft.export.gptq import quantize_blocks4_gptq
+from omnidraft.export.graphs import describe_graph
 from omnidraft.export.recipes import Built, Options, Progress
-from omnidraft.runtime.bundle import Backend, Graph, Lora, Quantization, Tensor
+from omnidraft.runtime.bundle import Backend, Lora, Quantization
 from omnidraft.runtime.convert.checkpoint import Checkpoint
 from omnidraft.runtime.convert.graph import (
     CONTRIB,
@@ -32,11 +32,12 @@ from omnidraft.runtime.convert.graph import (
     HALF,
     WEIGHTS_FILE,
     GraphWriter,
+    Stored,
     query_order,
+    whole_pass,
 )
-from omnidraft.runtime.convert.quantize import BLOCK, quantize_blocks8
+from omnidraft.runtime.convert.quantize import BLOCK, Rounded, quantize_blocks8
 from omnidraft.runtime.convert.training import write_training_graph
-from omnidraft.runtime.engines.onnx import LENGTH_STEP
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.training_step import TRAINING_FILE
 
@@ -45,9 +46,6 @@ from omnidraft.runtime.training_step import TRAINING_FILE
 FOUR_BIT_BUDGET = 0.004
 # Tokens of a text, and every so many-th text, that the price of 4 bits is measured on.
 _PROBE_TOKENS, _PROBE_STEP = 64, 4
-
-Rounded = tuple[NDArray[np.uint8], NDArray[np.float32]]
-"""Codes and scales of a matrix, as MatMulNBits reads them."""
 
 
 class OnnxRecipe:
@@ -90,13 +88,12 @@ class OnnxRecipe:
             lora=options.lora_rank > 0,
             four=four,
         )
-        graphs = [_graph("decoder", GRAPH_FILE, model)]
+        graphs = [describe_graph("decoder", GRAPH_FILE, model)]
         if options.lora_rank and options.train_step is not False:
-            write_training_graph(
+            step = write_training_graph(
                 checkpoint, folder, progress, "float32" if quantization == "none" else "int8"
             )
-            step = load_model(str(folder / TRAINING_FILE), load_external_data=False)
-            graphs.append(_graph("training", TRAINING_FILE, step))
+            graphs.append(describe_graph("training", TRAINING_FILE, step))
         return Built(
             graphs=graphs,
             lora=Lora(rank=options.lora_rank) if options.lora_rank else None,
@@ -200,19 +197,9 @@ def _runner(folder: Path) -> Callable[[Sequence[int], list[str]], list[NDArray[n
     session = ort.InferenceSession(
         str(folder / GRAPH_FILE), options, providers=["CPUExecutionProvider"]
     )
-    shapes = {value.name: value.shape for value in session.get_inputs()}
 
     def run(text: Sequence[int], outputs: list[str]) -> list[NDArray[np.float32]]:
-        length = -(-len(text) // LENGTH_STEP) * LENGTH_STEP
-        feeds: dict[str, NDArray[Any]] = {
-            name: np.zeros((length, *shape[1:]), np.float32)
-            for name, shape in shapes.items()
-            if name.startswith("past.")
-        }
-        feeds["tokens"] = np.array([text], np.int64)
-        feeds["positions"] = np.arange(len(text), dtype=np.int64)[None]
-        feeds["first_row"] = np.zeros(1, np.int64)
-        results: list[NDArray[np.float32]] = session.run(outputs, feeds)
+        results: list[NDArray[np.float32]] = session.run(outputs, whole_pass(session, text))
         return results
 
     return run
@@ -220,15 +207,6 @@ def _runner(folder: Path) -> Callable[[Sequence[int], list[str]], list[NDArray[n
 
 def _silent(stage: str, done: int, total: int) -> None:
     """A progress that tells nobody."""
-
-
-@dataclass(frozen=True)
-class Stored:
-    """Names of a matrix's codes and scales, and the bits of a weight."""
-
-    weight: str
-    scales: str
-    bits: int
 
 
 class _DrafterWriter(GraphWriter):
@@ -316,7 +294,7 @@ class _DrafterWriter(GraphWriter):
         """
         if shape[1] % BLOCK:
             return super().linear8(x, name, shape, blocks)
-        stored = self.store_blocks(name, shape, blocks)
+        stored = self.store_matrix(name, shape, blocks)
         if name in self.four:
             return self.block_product(x, stored, shape)
         y = self.block_product(self.two_terms(x, shape[1]), stored, shape)
@@ -339,35 +317,15 @@ class _DrafterWriter(GraphWriter):
             self.terms[x] = self.node("Reshape", [both, self.integers(2, -1, width)])
         return self.terms[x]
 
-    def block_product(self, x: str, stored: Stored, shape: tuple[int, int]) -> str:
-        output: str = self.node(
-            "MatMulNBits",
-            [x, stored.weight, stored.scales],
-            domain=CONTRIB,
-            N=shape[0],
-            K=shape[1],
-            bits=stored.bits,
-            block_size=BLOCK,
-            accuracy_level=4,
-        )
-        return output
-
-    def store_blocks(
+    def store_matrix(
         self, name: str, shape: tuple[int, int], blocks: Iterable[NDArray[np.float32]]
     ) -> Stored:
         """Store weights [out, in] in blocks of 32, as MatMulNBits reads them."""
         bits = 4 if name in self.four else 8
-        scales: list[NDArray[np.float32]] = []
-
-        def codes() -> Iterator[NDArray[np.uint8]]:
-            rounded = [self.four[name]] if name in self.four else map(quantize_blocks8, blocks)
-            for values, scale in rounded:
-                scales.append(scale)
-                yield values
-
+        rounded = [self.four[name]] if name in self.four else map(quantize_blocks8, blocks)
         rows, count = shape[0], shape[1] // BLOCK
-        weight = self.store(name, (rows, count, BLOCK * bits // 8), np.uint8, codes())
-        return Stored(weight, self.store(f"{name}.scales", (rows, count), np.float32, scales), bits)
+        codes_shape = (rows, count, BLOCK * bits // 8)
+        return self.store_blocks(name, codes_shape, (rows, count), rounded, bits)
 
     def embedding(self) -> str:
         """Quantized as the head; if they are tied they are the same bytes of the file."""
@@ -375,7 +333,7 @@ class _DrafterWriter(GraphWriter):
         shape = (d.vocab_size, d.hidden_size)
         if self.quantization == "float32" or d.hidden_size % BLOCK:
             return super().embedding()
-        stored = self.store_blocks("embedding", shape, self.blocks("embedding", *shape))
+        stored = self.store_matrix("embedding", shape, self.blocks("embedding", *shape))
         self.stored_embedding = stored
         # The same bytes under another shape.
         tensor = next(t for t in self.initializers if t.name == stored.weight)
@@ -387,16 +345,7 @@ class _DrafterWriter(GraphWriter):
             int(place["offset"]),
             int(place["length"]),
         )
-        output: str = self.node(
-            "GatherBlockQuantized",
-            [rows, "tokens", stored.scales],
-            domain=CONTRIB,
-            bits=stored.bits,
-            block_size=BLOCK,
-            gather_axis=0,
-            quantize_axis=1,
-        )
-        return output
+        return self.block_rows(replace(stored, weight=rows))
 
     def head(self, x: str) -> None:
         d = self.decoder
@@ -407,7 +356,7 @@ class _DrafterWriter(GraphWriter):
         if d.tied_embeddings:
             stored = self.stored_embedding
         else:
-            stored = self.store_blocks("head", shape, self.blocks("head", *shape))
+            stored = self.store_matrix("head", shape, self.blocks("head", *shape))
         self.block_product(x, stored, shape)
         self.nodes[-1].output[0] = "logits"
 
@@ -453,21 +402,3 @@ class _ObservingWriter(_DrafterWriter):
         self.weights[name] = rows
         if x is not None:
             self.observed_inputs[name] = x
-
-
-def _graph(role: Literal["decoder", "training"], file: str, model: ModelProto) -> Graph:
-    return Graph(
-        role=role,
-        file=file,
-        inputs=[_tensor(value) for value in model.graph.input],
-        outputs=[_tensor(value) for value in model.graph.output],
-    )
-
-
-def _tensor(value: ValueInfoProto) -> Tensor:
-    kind = value.type.tensor_type
-    return Tensor(
-        name=value.name,
-        dtype=helper.tensor_dtype_to_np_dtype(kind.elem_type).name,
-        shape=[dim.dim_param or dim.dim_value for dim in kind.shape.dim],
-    )

@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
-from onnx import ValueInfoProto, helper, save_model
+from onnx import save_model
 
+from omnidraft.export.graphs import describe_graph
 from omnidraft.export.qdq import observe, quantize
 from omnidraft.export.recipes import Built, Options, Progress
 from omnidraft.export.socs import find_soc
 from omnidraft.export.static_graph import fix, write_static_graph
-from omnidraft.runtime.bundle import Backend, Emulation, Graph, Lora, Quantization, Soc, Tensor
+from omnidraft.runtime.bundle import Backend, Emulation, Lora, Quantization, Soc
 from omnidraft.runtime.convert.checkpoint import Checkpoint
 from omnidraft.runtime.engines.qnn import (
     PROVIDER,
@@ -74,15 +75,7 @@ class QnnRecipe:
                 sources[tokens], compiled[tokens] = Path(scratch) / name, folder / name
                 save_model(model, sources[tokens])
                 compile_graph(sources[tokens], compiled[tokens], soc)
-                graphs.append(
-                    Graph(
-                        role="decoder",
-                        file=name,
-                        tokens=tokens,
-                        inputs=[_tensor(value) for value in model.graph.input],
-                        outputs=[_tensor(value) for value in model.graph.output],
-                    )
-                )
+                graphs.append(describe_graph("decoder", name, model, tokens))
             if is_emulator():
                 progress("emulation", 0, 1)
                 emulation = compare(sources, compiled, texts, soc)
@@ -173,12 +166,3 @@ def _adapter(shapes: Mapping[str, tuple[int, int]]) -> dict[str, NDArray[np.floa
         ).astype(np.float32)
         for name, shape in shapes.items()
     }
-
-
-def _tensor(value: ValueInfoProto) -> Tensor:
-    kind = value.type.tensor_type
-    return Tensor(
-        name=value.name,
-        dtype=helper.tensor_dtype_to_np_dtype(kind.elem_type).name,
-        shape=[size.dim_value for size in kind.shape.dim],
-    )

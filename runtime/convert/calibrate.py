@@ -22,10 +22,10 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from omnidraft.runtime.engines.onnx import LENGTH_STEP, MAX_PASS
+from omnidraft.runtime.engines.onnx import MAX_PASS
 
 from .checkpoint import Checkpoint, Decoder
-from .graph import GRAPH_FILE, OBSERVED, Progress, write_graph
+from .graph import GRAPH_FILE, OBSERVED, Progress, whole_pass, write_graph
 
 # 1 would make all channels alike and leave the outliers to the weights, which have one scale for a
 # row. SmolLM2-135M, KL against float32: 0.0316 at 0; 0.0096, 0.0091, 0.0103, 0.0174 at 0.35, 0.4,
@@ -73,17 +73,8 @@ def _run(graph: Path, tokens: Sequence[int]) -> Mapping[str, NDArray[np.float32]
     options = ort.SessionOptions()
     options.log_severity_level = 3
     session = ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
-    length = -(-len(tokens) // LENGTH_STEP) * LENGTH_STEP
-    inputs = {
-        "tokens": np.array([tokens], np.int64),
-        "positions": np.arange(len(tokens), dtype=np.int64)[None],
-        "first_row": np.zeros(1, np.int64),
-    }
-    for value in session.get_inputs():
-        if value.name not in inputs:
-            inputs[value.name] = np.zeros((length, *value.shape[1:]), np.float32)
     names = [value.name for value in session.get_outputs() if value.name.startswith(OBSERVED)]
-    values = session.run(names, inputs)
+    values = session.run(names, whole_pass(session, tokens))
     return {name.removeprefix(OBSERVED): v for name, v in zip(names, values, strict=True)}
 
 

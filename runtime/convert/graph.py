@@ -21,11 +21,13 @@ takes, beyond one quantization scale per row and block of 32 weights:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import numpy as np
+import onnxruntime as ort
 from numpy.typing import DTypeLike, NDArray
 from onnx import (
     ModelProto,
@@ -37,10 +39,18 @@ from onnx import (
     save_model,
 )
 
+from omnidraft.runtime.engines.onnx import LENGTH_STEP
 from omnidraft.runtime.errors import DamagedFileError
 
 from .checkpoint import Checkpoint, Decoder, row_blocks
-from .quantize import BLOCK, extended_width, quantize_blocks4, quantize_blocks8, quantize_rows
+from .quantize import (
+    BLOCK,
+    Rounded,
+    extended_width,
+    quantize_blocks4,
+    quantize_blocks8,
+    quantize_rows,
+)
 
 Quantization = Literal["4bit", "8bit", "float32"]
 Progress = Callable[[str, int, int], None]
@@ -101,6 +111,24 @@ def write_graph(
     save_model(model, folder / GRAPH_FILE)
 
 
+def whole_pass(session: ort.InferenceSession, tokens: Sequence[int]) -> dict[str, NDArray[Any]]:
+    """Inputs for one pass over a whole text, with an empty cache and all rows of logits.
+
+    Args:
+        session: over a graph that ``write_graph`` wrote.
+    """
+    length = -(-len(tokens) // LENGTH_STEP) * LENGTH_STEP
+    inputs: dict[str, NDArray[Any]] = {
+        "tokens": np.array([tokens], np.int64),
+        "positions": np.arange(len(tokens), dtype=np.int64)[None],
+        "first_row": np.zeros(1, np.int64),
+    }
+    for value in session.get_inputs():
+        if value.name.startswith("past."):
+            inputs[value.name] = np.zeros((length, *value.shape[1:]), np.float32)
+    return inputs
+
+
 def key_parts(d: Decoder) -> int:
     """Into how many parts a head's scores are split and summed."""
     return -(-d.head_size // KEY_PART)
@@ -129,6 +157,15 @@ def query_order(d: Decoder) -> NDArray[np.int64]:
 def max_threads(d: Decoder) -> int:
     """With how many threads a decoder's graph is batch-invariant."""
     return d.kv_heads * value_parts(d)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Names of a matrix's codes and scales, and the bits of a weight."""
+
+    weight: str
+    scales: str
+    bits: int
 
 
 class GraphWriter:
@@ -265,36 +302,18 @@ class GraphWriter:
         self, x: str, name: str, shape: tuple[int, int], blocks: Iterable[NDArray[np.float32]]
     ) -> str:
         """4-bit weights: see ``quantize_blocks4``."""
-        scales: list[NDArray[np.float32]] = []
-
-        def codes() -> Iterator[NDArray[np.uint8]]:
-            for block in blocks:
-                values, scale = quantize_blocks4(block)
-                scales.append(scale)
-                yield values
-
         rows, width = shape
         extended = extended_width(width)
         count = extended // BLOCK
-        weight = self.store(name, (rows, count, BLOCK // 2), np.uint8, codes())
-        scale = self.store(f"{name}.scales", (rows, count), np.float32, scales)
+        rounded = map(quantize_blocks4, blocks)
+        stored = self.store_blocks(name, (rows, count, BLOCK // 2), (rows, count), rounded, 4)
         if x not in self.extended:
             split = self.node("Reshape", [x, self.integers(1, -1, width // BLOCK, BLOCK)])
             sums = self.node("ReduceSum", [split, self.integers(3)], keepdims=0)
             if missing := extended - width - width // BLOCK:
                 sums = self.node("Pad", [sums, self.integers(0, 0, 0, 0, 0, missing)])
             self.extended[x] = self.node("Concat", [x, sums], axis=2)
-        output: str = self.node(
-            "MatMulNBits",
-            [self.extended[x], weight, scale],
-            domain=CONTRIB,
-            N=rows,
-            K=extended,
-            bits=4,
-            block_size=BLOCK,
-            accuracy_level=4,
-        )
-        return output
+        return self.block_product(self.extended[x], stored, (rows, extended))
 
     def linear8(
         self, x: str, name: str, shape: tuple[int, int], blocks: Iterable[NDArray[np.float32]]
@@ -341,6 +360,52 @@ class GraphWriter:
 
     def middle(self) -> str:
         return self.constant("middle", np.array(128, dtype=np.uint8))
+
+    def store_blocks(
+        self,
+        name: str,
+        codes_shape: tuple[int, ...],
+        scales_shape: tuple[int, ...],
+        rounded: Iterable[Rounded],
+        bits: int,
+    ) -> Stored:
+        """Append a matrix that was quantized in blocks, part by part."""
+        scales: list[NDArray[np.float32]] = []
+
+        def codes() -> Iterator[NDArray[np.uint8]]:
+            for values, scale in rounded:
+                scales.append(scale)
+                yield values
+
+        weight = self.store(name, codes_shape, np.uint8, codes())
+        return Stored(weight, self.store(f"{name}.scales", scales_shape, np.float32, scales), bits)
+
+    def block_product(self, x: str, stored: Stored, shape: tuple[int, int]) -> str:
+        """``x`` times the transpose of a matrix of ``shape`` [out, in], quantized in blocks."""
+        output: str = self.node(
+            "MatMulNBits",
+            [x, stored.weight, stored.scales],
+            domain=CONTRIB,
+            N=shape[0],
+            K=shape[1],
+            bits=stored.bits,
+            block_size=BLOCK,
+            accuracy_level=4,
+        )
+        return output
+
+    def block_rows(self, stored: Stored) -> str:
+        """The tokens' rows of a matrix that is quantized in blocks."""
+        output: str = self.node(
+            "GatherBlockQuantized",
+            [stored.weight, "tokens", stored.scales],
+            domain=CONTRIB,
+            bits=stored.bits,
+            block_size=BLOCK,
+            gather_axis=0,
+            quantize_axis=1,
+        )
+        return output
 
     def product(self, x: str, weight: str) -> str:
         """Float32 ``x`` times the transpose of ``weight`` [out, in]."""
@@ -422,26 +487,12 @@ class GraphWriter:
             )
             return output
         # One row per token is read, so 8 bits cost no time here.
-        scales: list[NDArray[np.float32]] = []
-
-        def integers() -> Iterator[NDArray[np.uint8]]:
-            for block in blocks:
-                values, scale = quantize_blocks8(block)
-                scales.append(scale)
-                yield values
-
-        padded = -(-d.hidden_size // BLOCK) * BLOCK
-        weight = self.store("embedding", (d.vocab_size, padded), np.uint8, integers())
-        scale_shape = (d.vocab_size, padded // BLOCK)
-        embedding_scales = self.store("embedding.scales", scale_shape, np.float32, scales)
-        output = self.node(
-            "GatherBlockQuantized",
-            [weight, "tokens", embedding_scales],
-            domain=CONTRIB,
-            bits=8,
-            block_size=BLOCK,
-            gather_axis=0,
-            quantize_axis=1,
+        count = -(-d.hidden_size // BLOCK)
+        padded = count * BLOCK
+        rounded = map(quantize_blocks8, blocks)
+        rows = d.vocab_size
+        output = self.block_rows(
+            self.store_blocks("embedding", (rows, padded), (rows, count), rounded, 8)
         )
         if padded != d.hidden_size:
             end, start, axis = (self.integers(v) for v in (d.hidden_size, 0, 2))

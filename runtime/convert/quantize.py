@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 BLOCK = 32
 """Weights that share a scale, where there is one for each block."""
+Rounded = tuple[NDArray[np.uint8], NDArray[np.float32]]
+"""Codes and scales of a matrix that is quantized in blocks."""
 AFFINE_LEVELS = (15, 14, 13, 12, 11, 10, 9, 8)
 
 

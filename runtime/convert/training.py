@@ -65,7 +65,7 @@ def write_training_graph(
     folder: Path,
     progress: Progress,
     storage: Storage = "int8",
-) -> None:
+) -> ModelProto:
     """Write ``training.onnx`` and ``training.onnx.data`` into ``folder``.
 
     Inputs: see ``omnidraft.runtime.training_step.TrainingBatch``, and the LoRA factors as
@@ -78,6 +78,9 @@ def write_training_graph(
         storage: how the frozen matrices lie in the file: ``int8`` in blocks of 32 with one scale
             each (a matrix whose rows are no multiple of 32 stays float32), or ``float32``.
             Arithmetic is float32.
+
+    Returns:
+        The graph, its weights in the file.
 
     Raises:
         OmniDraftError: the decoder computes something that this graph does not.
@@ -94,6 +97,7 @@ def write_training_graph(
     # onnx appends to a file of weights that is there already.
     (folder / WEIGHTS_FILE).unlink(missing_ok=True)
     save_model(model, folder / TRAINING_FILE, save_as_external_data=True, location=WEIGHTS_FILE)
+    return model
 
 
 class _Writer:
