@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from omnidraft.runtime.convert.quantize import BLOCK
+from omnidraft.runtime.convert.quantize import BLOCK, inverse
 
 Floats = NDArray[np.float32]
 
@@ -31,16 +31,16 @@ def quantize_blocks4_gptq(rows: Floats, moments: Floats | None) -> tuple[NDArray
     """
     rows = rows.copy()
     width = rows.shape[1]
-    carry = np.eye(width, dtype=np.float32) if moments is None else _carry(moments)
+    carry = np.eye(width, dtype=np.float32) if moments is None else error_carry(moments)
     codes = np.empty(rows.shape, np.uint8)
     scales = np.empty((len(rows), width // BLOCK), np.float32)
     for start in range(0, width, BLOCK):
         end = start + BLOCK
         scale = scales[:, start // BLOCK] = _best_scales(rows[:, start:end])
-        inverse = _inverse(scale)
+        per_scale = inverse(scale)
         errors = np.empty((len(rows), BLOCK), np.float32)
         for column in range(start, end):
-            levels = np.clip(np.rint(rows[:, column] * inverse), -8, 7)
+            levels = np.clip(np.rint(rows[:, column] * per_scale), -8, 7)
             codes[:, column] = levels + 8
             error = (rows[:, column] - levels * scale) / carry[column, column]
             rows[:, column + 1 : end] -= error[:, None] * carry[column, column + 1 : end]
@@ -49,8 +49,15 @@ def quantize_blocks4_gptq(rows: Floats, moments: Floats | None) -> tuple[NDArray
     return codes[:, 0::2] | (codes[:, 1::2] << np.uint8(4)), scales
 
 
-def _carry(moments: Floats) -> Floats:
-    """Upper Cholesky factor of the inverse moments: how an error moves to later columns."""
+def error_carry(moments: NDArray[np.floating]) -> Floats:
+    """How the error of rounding one input's weights moves to those of later inputs, by GPTQ.
+
+    Args:
+        moments: [in, in], the sum of xᵀx over inputs x.
+
+    Returns:
+        float32 [in, in], the upper Cholesky factor of the inverse of the damped moments.
+    """
     damped = moments.astype(np.float64)
     mean = float(np.trace(damped)) / len(damped)
     damped[np.diag_indices_from(damped)] += _DAMPING * mean or 1.0
@@ -65,13 +72,9 @@ def _best_scales(block: Floats) -> Floats:
     scales = np.zeros_like(extreme)
     for shrinkage in _SHRINKAGES:
         scale = extreme * shrinkage / np.float32(-8)
-        levels = np.clip(np.rint(block * _inverse(scale)[:, None]), -8, 7)
+        levels = np.clip(np.rint(block * inverse(scale)[:, None]), -8, 7)
         error = np.square(levels * scale[:, None] - block).sum(axis=1)
         better = error < best
         best = np.where(better, error, best)
         scales = np.where(better, scale, scales)
     return scales
-
-
-def _inverse(scales: Floats) -> Floats:
-    return np.divide(1, scales, out=np.zeros_like(scales), where=scales != 0)

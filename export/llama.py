@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from omnidraft.runtime.convert.checkpoint import Checkpoint, Decoder
+from omnidraft.runtime.convert.checkpoint import (
+    LINEAR_PARTS,
+    Checkpoint,
+    Decoder,
+    joined_bias,
+    joined_weight,
+)
 from omnidraft.runtime.errors import OmniDraftError
-
-LINEARS = ("qkv", "o", "gate_up", "down")
-# The parts of each linear as a checkpoint names them.
-_PARTS = {"qkv": ("q", "k", "v"), "o": ("o",), "gate_up": ("gate", "up"), "down": ("down",)}
 
 
 def lora_shapes(decoder: Decoder, rank: int) -> dict[str, tuple[int, int]]:
@@ -34,7 +38,7 @@ def lora_shapes(decoder: Decoder, rank: int) -> dict[str, tuple[int, int]]:
     }
     shapes = {}
     for layer in range(d.layers):
-        for linear in LINEARS:
+        for linear in LINEAR_PARTS:
             shapes[f"lora.{layer}.{linear}.A"] = (sizes[linear][0], rank)
             shapes[f"lora.{layer}.{linear}.B"] = (rank, sizes[linear][1])
     return shapes
@@ -66,10 +70,9 @@ class Layer(nn.Module):
         self.index = index
         self.input_norm = RmsNorm(_tensor(checkpoint, f"{index}.input_norm"), d.norm_epsilon)
         self.mlp_norm = RmsNorm(_tensor(checkpoint, f"{index}.mlp_norm"), d.norm_epsilon)
-        for linear in LINEARS:
-            biased = {"qkv": d.qkv_bias, "o": d.output_bias}.get(linear, False)
-            names = [f"{index}.{part}" for part in _PARTS[linear]]
-            setattr(self, linear, _linear(checkpoint, names, biased))
+        for linear in LINEAR_PARTS:
+            weight = joined_weight(checkpoint, index, linear)
+            setattr(self, linear, _linear(weight, joined_bias(checkpoint, index, linear)))
         if context:
             # One more than is ever read: export refuses a slice that may be the whole, and passes
             # of a fixed length write there what only fills them up.
@@ -153,7 +156,7 @@ class Llama(nn.Module):
         )
         self.norm = RmsNorm(_tensor(checkpoint, "norm"), d.norm_epsilon)
         # A tied head is a copy: a shared tensor would be left unquantized.
-        self.head = _linear(checkpoint, ["embedding" if d.tied_embeddings else "head"], False)
+        self.head = _linear(checkpoint.rows("embedding" if d.tied_embeddings else "head"), None)
         cosine, sine = d.rope.table(context + 1)  # as long as the cache
         self.register_buffer("cosine", torch.from_numpy(cosine))
         self.register_buffer("sine", torch.from_numpy(sine))
@@ -206,13 +209,11 @@ def _tensor(checkpoint: Checkpoint, name: str) -> Tensor:
     return torch.from_numpy(checkpoint.rows(name))
 
 
-def _linear(checkpoint: Checkpoint, names: list[str], biased: bool) -> nn.Linear:
-    weight = torch.cat([_tensor(checkpoint, name) for name in names])
-    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=biased, device="meta")
-    linear.weight = nn.Parameter(weight)
-    if biased:
-        bias = torch.cat([_tensor(checkpoint, f"{name}.bias") for name in names])
-        linear.bias = nn.Parameter(bias)
+def _linear(weight: NDArray[np.float32], bias: NDArray[np.float32] | None) -> nn.Linear:
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    linear.weight = nn.Parameter(torch.from_numpy(weight))
+    if bias is not None:
+        linear.bias = nn.Parameter(torch.from_numpy(bias))
     return linear
 
 

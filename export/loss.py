@@ -9,8 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# What is left of a sum of float32 probabilities to 1 is not known better than this.
-SMALLEST_REST = 1e-6
+from omnidraft.runtime.convert.training import SMALLEST_REST
 
 
 def hybrid_loss(

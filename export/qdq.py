@@ -29,6 +29,7 @@ from onnx import (
     numpy_helper,
 )
 
+from omnidraft.export.gptq import error_carry
 from omnidraft.export.graphs import shape_of
 from omnidraft.export.recipes import Progress
 from omnidraft.export.static_graph import StaticGraph
@@ -40,8 +41,6 @@ Float = NDArray[np.float32]
 _MARGIN = 1.25
 # Tokens of a calibrating pass.
 _PASS = 64
-# GPTQ's share of the mean diagonal that is added to it, as in its authors' code.
-_DAMPING = 0.01
 # Outputs that are rounded at a time: their block of weights stays in the processor's cache.
 _ROUNDED_OUTPUTS = 1024
 # These do not change values, so what goes in and what comes out have one range.
@@ -124,9 +123,7 @@ def round_weights(weight: Float, squares: NDArray[np.float64]) -> tuple[NDArray[
     Returns:
         int8 [in, out] and float32 [out] scales: weight ≈ integer x scale.
     """
-    damped = squares + np.eye(len(squares)) * max(_DAMPING * squares.diagonal().mean(), 1e-12)
-    # The Cholesky factor of the inverse: row j says how an error in input j is made up for.
-    factor = np.linalg.cholesky(np.linalg.inv(damped)).T.astype(np.float32)
+    carry = error_carry(squares)
     scales = np.maximum(np.abs(weight).max(axis=0) / 127, np.float32(1e-12))
     levels = np.empty(weight.shape, np.int8)
     for start in range(0, weight.shape[1], _ROUNDED_OUTPUTS):
@@ -135,8 +132,8 @@ def round_weights(weight: Float, squares: NDArray[np.float64]) -> tuple[NDArray[
         for j in range(len(rest)):
             rounded = np.clip(np.rint(rest[j] / scale), -127, 127)
             levels[j, columns] = rounded
-            error = (rest[j] - rounded * scale) / factor[j, j]
-            rest[j + 1 :] -= np.outer(factor[j, j + 1 :], error)
+            error = (rest[j] - rounded * scale) / carry[j, j]
+            rest[j + 1 :] -= np.outer(carry[j, j + 1 :], error)
     return levels, scales
 
 

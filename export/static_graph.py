@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from omnidraft.runtime.convert.checkpoint import Checkpoint
+from omnidraft.runtime.convert.checkpoint import Checkpoint, joined_bias, joined_weight
 from omnidraft.runtime.errors import OmniDraftError
 
 # RMSNormalization came with 23; IR version 11 belongs to it.
@@ -99,7 +99,8 @@ class _Writer:
             x = self.node("Add", [x, self.attention(i, self.norm(x, f"{i}.input_norm"))])
             x = self.node("Add", [x, self.feed_forward(i, self.norm(x, f"{i}.mlp_norm"))])
         head = "embedding" if d.tied_embeddings else "head"
-        self.product(self.norm(x, "norm"), "head", [head], output="logits")
+        weight = self.checkpoint.rows(head)
+        self.product(self.norm(x, "norm"), "head", weight, output="logits")
         self.output("logits", [1, _TOKENS, d.vocab_size])
         if (size := sum(len(tensor.raw_data) for tensor in self.constants.values())) > _LARGEST:
             raise OmniDraftError(
@@ -117,7 +118,7 @@ class _Writer:
     def attention(self, i: int, x: str) -> str:
         d = self.decoder
         heads, kv_heads, size = d.heads, d.kv_heads, d.head_size
-        qkv = self.linear(x, f"{i}.qkv", [f"{i}.q", f"{i}.k", f"{i}.v"], d.qkv_bias)
+        qkv = self.linear(x, i, "qkv")
         split = self.reshape(qkv, 1, -1, heads + 2 * kv_heads, size)
         by_head = self.node("Transpose", [split], perm=[0, 2, 1, 3])
         value = f"present.{i}.value"
@@ -147,23 +148,24 @@ class _Writer:
             mixed = self.reshape(mixed, 1, heads, -1, size)
         mixed = self.node("Transpose", [mixed], perm=[0, 2, 1, 3])
         mixed = self.reshape(mixed, 1, -1, heads * size)
-        return self.linear(mixed, f"{i}.o", [f"{i}.o"], d.output_bias)
+        return self.linear(mixed, i, "o")
 
     def feed_forward(self, i: int, x: str) -> str:
         size = self.decoder.feed_forward_size
-        joined = self.linear(x, f"{i}.gate_up", [f"{i}.gate", f"{i}.up"], False)
+        joined = self.linear(x, i, "gate_up")
         gate, up = self.split(joined, -1, size, size)
         gate = self.node("Mul", [gate, self.node("Sigmoid", [gate])])
-        return self.linear(self.node("Mul", [gate, up]), f"{i}.down", [f"{i}.down"], False)
+        return self.linear(self.node("Mul", [gate, up]), i, "down")
 
-    def linear(self, x: str, name: str, parts: list[str], bias: bool) -> str:
-        y = self.product(x, name, parts)
-        if bias:
-            values = np.concatenate([self.checkpoint.rows(f"{part}.bias") for part in parts])
-            y = self.node("Add", [y, self.constant(f"{name}.bias", values)])
+    def linear(self, x: str, i: int, linear: str) -> str:
+        name = f"{i}.{linear}"
+        weight = joined_weight(self.checkpoint, i, linear)
+        y = self.product(x, name, weight)
+        if (bias := joined_bias(self.checkpoint, i, linear)) is not None:
+            y = self.node("Add", [y, self.constant(f"{name}.bias", bias)])
         if not self.rank:
             return y
-        width, height = numpy_helper.to_array(self.constants[f"{name}.weight"]).shape
+        height, width = weight.shape
         a = self.input(f"lora.{name}.A", [width, self.rank])
         b = self.input(f"lora.{name}.B", [self.rank, height])
         first = len(self.nodes)
@@ -171,9 +173,11 @@ class _Writer:
         self.lora_nodes |= {node.name for node in self.nodes[first:]}
         return y
 
-    def product(self, x: str, name: str, parts: list[str], output: str | None = None) -> str:
-        weight = np.concatenate([self.checkpoint.rows(part) for part in parts]).T
-        stored = self.constant(f"{name}.weight", weight)
+    def product(
+        self, x: str, name: str, weight: NDArray[np.float32], output: str | None = None
+    ) -> str:
+        """``x`` times the transpose of ``weight`` [out, in]."""
+        stored = self.constant(f"{name}.weight", weight.T)
         self.linears[stored] = x
         return self.node("MatMul", [x, stored], output=output)
 

@@ -110,6 +110,24 @@ def open_checkpoint(source: Path) -> Checkpoint:
     )
 
 
+LINEAR_PARTS = {"qkv": ("q", "k", "v"), "o": ("o",), "gate_up": ("gate", "up"), "down": ("down",)}
+"""The linears of a layer, those of one input joined, and their parts as a checkpoint names them."""
+
+
+def joined_weight(checkpoint: Checkpoint, layer: int, linear: str) -> NDArray[np.float32]:
+    """The weight of one of ``LINEAR_PARTS``, float32 [out, in], its parts one after another."""
+    return np.concatenate([checkpoint.rows(f"{layer}.{part}") for part in LINEAR_PARTS[linear]])
+
+
+def joined_bias(checkpoint: Checkpoint, layer: int, linear: str) -> NDArray[np.float32] | None:
+    """Its bias, float32 [out], if it has one."""
+    d = checkpoint.decoder
+    if not {"qkv": d.qkv_bias, "o": d.output_bias}.get(linear):
+        return None
+    parts = LINEAR_PARTS[linear]
+    return np.concatenate([checkpoint.rows(f"{layer}.{part}.bias") for part in parts])
+
+
 def source_files(source: Path) -> list[Path]:
     """Files that a checkpoint's content depends on, in a fixed order."""
     if source.is_file():

@@ -19,7 +19,7 @@ def quantize_rows(rows: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[
         int8 [out, in] and float32 scales [out]; weight = integer * scale.
     """
     scales = np.abs(rows).max(axis=-1) / np.float32(127)
-    return np.rint(rows * _inverse(scales)[:, None]).astype(np.int8), scales
+    return np.rint(rows * inverse(scales)[:, None]).astype(np.int8), scales
 
 
 def quantize_blocks8(
@@ -36,7 +36,7 @@ def quantize_blocks8(
     blocks = _blocks(rows)
     # Largest magnitude to 127, as GGUF's Q8_0 does, so that such weights survive unchanged.
     scales = np.abs(blocks).max(axis=-1) / np.float32(127)
-    levels = np.rint(blocks * _inverse(scales)[..., None]) + 128
+    levels = np.rint(blocks * inverse(scales)[..., None]) + 128
     return levels.astype(np.uint8).reshape(len(rows), -1), scales
 
 
@@ -66,12 +66,12 @@ def quantize_blocks4(
     scales = np.zeros_like(span)
     for levels in AFFINE_LEVELS:
         scale = span / np.float32(levels)
-        steps = (blocks - low[..., None]) * _inverse(scale)[..., None]
+        steps = (blocks - low[..., None]) * inverse(scale)[..., None]
         error = np.square((steps - np.rint(steps)) * scale[..., None]).sum(axis=-1)
         better = error < best * np.float32(0.999)  # more levels unless fewer are truly better
         best = np.where(better, error, best)
         scales = np.where(better, scale, scales)
-    codes = np.rint((blocks - low[..., None]) * _inverse(scales)[..., None])
+    codes = np.rint((blocks - low[..., None]) * inverse(scales)[..., None])
     offsets = low + 8 * scales
     offset_codes, offset_scales = _symmetric4(_blocks(offsets))
     codes = np.concatenate([codes, offset_codes], axis=1).astype(np.uint8)
@@ -92,7 +92,7 @@ def _symmetric4(
     # The extreme value to -8 exactly, whichever its sign, as GGUF's Q4_0 does.
     extreme = np.abs(blocks).argmax(axis=-1)[..., None]
     scales = np.take_along_axis(blocks, extreme, axis=-1)[..., 0] / np.float32(-8)
-    codes = np.rint(blocks * _inverse(scales)[..., None]) + 8
+    codes = np.rint(blocks * inverse(scales)[..., None]) + 8
     return np.clip(codes, 0, 15), scales
 
 
@@ -103,5 +103,6 @@ def _blocks(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     return rows.reshape(len(rows), -1, BLOCK)
 
 
-def _inverse(scales: NDArray[np.float32]) -> NDArray[np.float32]:
+def inverse(scales: NDArray[np.float32]) -> NDArray[np.float32]:
+    """1 / scale, and 0 where the scale is 0."""
     return np.divide(1, scales, out=np.zeros_like(scales), where=scales != 0)

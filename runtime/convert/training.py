@@ -25,7 +25,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper, save_model
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.training_step import TRAINING_FILE
 
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, joined_bias, joined_weight
 from .gradients import TINY, Tape
 from .graph import Progress
 from .quantize import BLOCK, quantize_blocks8
@@ -56,8 +56,6 @@ INPUTS: dict[str, tuple[int, list[str | int]]] = {
     "merged": (TensorProto.FLOAT, ["C", "R"]),
     "temperature": (TensorProto.FLOAT, []),
 }
-# The parts of each linear as a checkpoint names them.
-PARTS = {"qkv": ("q", "k", "v"), "o": ("o",), "gate_up": ("gate", "up"), "down": ("down",)}
 
 
 def write_training_graph(
@@ -209,11 +207,9 @@ class _Writer:
     def linear(self, i: int, linear: str, x: str) -> str:
         """A frozen linear, its bias if it has one, and its LoRA."""
         t = self.tape
-        parts = [f"{i}.{part}" for part in PARTS[linear]]
-        matrix = np.concatenate([self.checkpoint.rows(part) for part in parts])
+        matrix = joined_weight(self.checkpoint, i, linear)
         y = t.linear(x, self.weight(f"{i}.{linear}", matrix))
-        if {"qkv": self.decoder.qkv_bias, "o": self.decoder.output_bias}.get(linear):
-            bias = np.concatenate([self.checkpoint.rows(f"{part}.bias") for part in parts])
+        if (bias := joined_bias(self.checkpoint, i, linear)) is not None:
             y = t.add(y, t.initializer(f"{i}.{linear}.bias", bias))
         a, b = (t.watch(f"lora.{i}.{linear}.{factor}") for factor in "AB")
         self.lora |= {a: [matrix.shape[1], "rank"], b: ["rank", matrix.shape[0]]}
