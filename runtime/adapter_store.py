@@ -18,7 +18,6 @@ save under one name, the later wins.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -45,6 +44,7 @@ from omnidraft._native import NgramCache, VocabularyPair
 from omnidraft.runtime.adapters import write_adapter
 from omnidraft.runtime.bundle import BUNDLE_FILE, Bundle
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
+from omnidraft.runtime.folders import is_disk_full
 from omnidraft.runtime.manifest import MANIFEST_FILE, Manifest, describe_files, file_sha256
 
 SCHEMA_VERSION: Final = 1
@@ -598,7 +598,7 @@ def _writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_disk_full(error):
             raise OmniDraftError(
                 f"The disk of {folder} is full; what was there stays as it was. Free space and try "
                 "again."

@@ -5,7 +5,7 @@ An adapter maps the names of a bundle's LoRA inputs to float32 arrays: see ``bun
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
 
-Adapter = Mapping[str, NDArray[np.float32]]
+LoraWeights = Mapping[str, NDArray[np.float32]]
+"""By the names of a bundle's LoRA inputs."""
 
 
-def write_adapter(path: Path, adapter: Adapter) -> None:
+def write_adapter(path: Path, adapter: LoraWeights) -> None:
     """Write an adapter, replacing a file that is there.
 
     Raises:
@@ -58,13 +59,25 @@ def read_adapter(path: Path) -> dict[str, NDArray[np.float32]]:
         raise DamagedFileError(f"{path} is no adapter that can be read: {error}") from error
 
 
+def sizes_beside_rank(shapes: Mapping[str, Sequence[Any]]) -> dict[str, int]:
+    """For every LoRA input among a model's inputs the size that is not the rank.
+
+    Args:
+        shapes: by name; of A [in, rank], of B [rank, out]. Other inputs are left out.
+    """
+    return {
+        name: int(shape[0 if name.endswith(".A") else 1])
+        for name, shape in shapes.items()
+        if name.startswith("lora.")
+    }
+
+
 def check_adapter(adapter: Mapping[str, NDArray[Any]], sizes: Mapping[str, int]) -> None:
     """Refuse an adapter that does not fit a model.
 
     Args:
         adapter: may leave out linears, which then stay as they are.
-        sizes: for every LoRA input of the model the size that is not the rank: ``in`` of A
-            [in, rank], ``out`` of B [rank, out].
+        sizes: see ``sizes_beside_rank``.
 
     Raises:
         OmniDraftError: a name is unknown, an A or B lacks its other half, or a shape or dtype is

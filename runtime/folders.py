@@ -36,7 +36,7 @@ def whole_folder(output: Path) -> Iterator[Path]:
         temporary.chmod(0o755)
         _replace(temporary, output)
     except Exception as error:
-        if _is_disk_full(error):
+        if is_disk_full(error):
             raise OmniDraftError(
                 f"The disk of {output.parent} is full; nothing was kept. Free space and try again."
             ) from error
@@ -45,7 +45,8 @@ def whole_folder(output: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _is_disk_full(error: Exception) -> bool:
+def is_disk_full(error: Exception) -> bool:
+    """Whether an error says that there is no room, or no quota, left to write."""
     if isinstance(error, OSError):
         return error.errno in _FULL
     # Compilers and exporters that write files themselves raise errors of their own.

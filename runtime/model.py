@@ -81,3 +81,13 @@ def check_pass(
             "Shorten the prompt or generate fewer tokens."
         )
     return ids, rows
+
+
+def check_truncation(model: CausalModel, length: int) -> None:
+    """What every engine's ``truncate`` demands of its argument.
+
+    Raises:
+        ValueError: see ``CausalModel.truncate``.
+    """
+    if not 0 <= length <= model.length:
+        raise ValueError(f"cannot truncate {model.length} tokens to {length}")

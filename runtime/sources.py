@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
+from omnidraft.runtime.folders import is_disk_full
 from omnidraft.runtime.manifest import file_sha256
 
 Progress = Callable[[str, float | None], None]
@@ -83,7 +84,7 @@ def fetch_packages(
                 )
             joined.replace(output)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_disk_full(error):
             raise OmniDraftError(
                 "The disk of the cache folder is full; nothing was kept. Free space and try again."
             ) from error
@@ -175,7 +176,7 @@ def fetch_hub(repository: str, folder: Path, progress: Progress) -> Path:
         )
         huggingface_hub.snapshot_download(**options, local_dir=folder)
     except Exception as error:  # connection, access and file errors share no base class
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(error, OSError) and is_disk_full(error):
             raise OmniDraftError(
                 "The disk of the cache folder is full; nothing was kept. Free space and try again."
             ) from error

@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from omnidraft.runtime.adapters import Adapter, check_adapter
+from omnidraft.runtime.adapters import LoraWeights, check_adapter, sizes_beside_rank
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
 
 TRAINING_FILE = "training.onnx"
@@ -179,15 +179,11 @@ class TrainingStep:
             raise DamagedFileError(f"{path} cannot be loaded: {error}") from error
         shapes = {value.name: value.shape for value in self._session.get_inputs()}
         self.vocab_size: int = shapes["direct_tokens"][0]
-        self.lora_sizes: dict[str, int] = {
-            name: shape[0 if name.endswith(".A") else 1]
-            for name, shape in shapes.items()
-            if name.startswith("lora.")
-        }
+        self.lora_sizes = sizes_beside_rank(shapes)
         """For each LoRA factor the size that is not the rank: of A [in, rank], of B [rank, out]."""
         self._outputs = [value.name for value in self._session.get_outputs()]
 
-    def run(self, batch: TrainingBatch, lora: Adapter) -> TrainingResult:
+    def run(self, batch: TrainingBatch, lora: LoraWeights) -> TrainingResult:
         """Compute losses and gradients.
 
         Args:

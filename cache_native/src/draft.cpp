@@ -140,6 +140,7 @@ double Draft::mask_by_root(Span<float> weights) {
   }
   return total;
 }
+
 // Draws the draft token that opens a position, from a row whose other tokens have no weight.
 Token Draft::open_position(Span<const float> weights, double total, const Node& excluded,
                            Chance& chance) {

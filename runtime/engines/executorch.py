@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from omnidraft.runtime.adapters import Adapter, check_adapter
+from omnidraft.runtime.adapters import LoraWeights, check_adapter, sizes_beside_rank
 from omnidraft.runtime.bundle import Bundle
 from omnidraft.runtime.errors import DamagedFileError, MissingDependencyError, OmniDraftError
-from omnidraft.runtime.model import check_pass
+from omnidraft.runtime.model import check_pass, check_truncation
 
 METHOD = "forward"
 
@@ -77,7 +77,7 @@ class ExecuTorchModel:
         """Longest sequence the model can hold, in tokens."""
         return self._max_length
 
-    def set_adapter(self, adapter: Adapter | None) -> None:
+    def set_adapter(self, adapter: LoraWeights | None) -> None:
         """Work with LoRA weights from the next ``forward`` on; the KV cache is kept as it is.
 
         Args:
@@ -88,8 +88,7 @@ class ExecuTorchModel:
             OmniDraftError: it does not fit the drafter, or its rank exceeds the bundle's.
         """
         adapter = adapter or {}
-        # Of the two dimensions of A [in, rank] and B [rank, out] the one that is not the rank.
-        sizes = {name: shape[name.endswith(".B")] for name, shape in self._lora_inputs}
+        sizes = sizes_beside_rank(dict(self._lora_inputs))
         check_adapter(adapter, sizes)
         limit = self.bundle.lora.rank if self.bundle.lora else 0
         rank = max((array.shape[name.endswith(".A")] for name, array in adapter.items()), default=1)
@@ -129,8 +128,7 @@ class ExecuTorchModel:
 
     def truncate(self, length: int) -> None:
         """Keep the first ``length`` tokens of the KV cache: see ``CausalModel.truncate``."""
-        if not 0 <= length <= self._length:
-            raise ValueError(f"cannot truncate {self._length} tokens to {length}")
+        check_truncation(self, length)
         # Rows from here on are never read before they are written again.
         self._length = length
 

@@ -16,7 +16,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
-from omnidraft.runtime.model import check_pass
+from omnidraft.runtime.model import check_pass, check_truncation
 
 # optimum's and transformers.js's names, the exact ones before the quantized ones.
 _DECODER_FILES = (
@@ -172,8 +172,7 @@ class ExternalOnnxModel:
 
     def truncate(self, length: int) -> None:
         """Keep the first ``length`` tokens of the KV cache: see ``CausalModel.truncate``."""
-        if not 0 <= length <= self._length:
-            raise ValueError(f"cannot truncate {self._length} tokens to {length}")
+        check_truncation(self, length)
         self._length = length
         if self._binding is None:
             self._caches = {name: cache[:, :, :length] for name, cache in self._caches.items()}

@@ -11,10 +11,10 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from omnidraft.runtime.adapters import Adapter, check_adapter
+from omnidraft.runtime.adapters import LoraWeights, check_adapter, sizes_beside_rank
 from omnidraft.runtime.errors import DamagedFileError
 from omnidraft.runtime.manifest import BUNDLE_FILE, Manifest
-from omnidraft.runtime.model import check_pass
+from omnidraft.runtime.model import check_pass, check_truncation
 
 GRAPH_FILE = "model.onnx"
 # The graph sees a prefix of the cache, of this granularity: see convert/graph.py.
@@ -80,12 +80,9 @@ class OnnxModel:
             for value in self._session.get_inputs()
             if value.name.startswith("past.")
         }
-        # LoRA inputs have defaults of rank 0: A is [in, rank], B is [rank, out].
-        self._lora_sizes: dict[str, int] = {
-            value.name: value.shape[0 if value.name.endswith(".A") else 1]
-            for value in self._session.get_overridable_initializers()
-            if value.name.startswith("lora.")
-        }
+        # LoRA inputs have defaults of rank 0.
+        defaults = self._session.get_overridable_initializers()
+        self._lora_sizes = sizes_beside_rank({value.name: value.shape for value in defaults})
         self._tokens = np.zeros((1, MAX_PASS), np.int64)
         self._positions = np.zeros((1, MAX_PASS), np.int64)
         self._first_row = np.zeros(1, np.int64)
@@ -138,11 +135,10 @@ class OnnxModel:
 
     def truncate(self, length: int) -> None:
         """Keep the first ``length`` tokens of the KV cache: see ``CausalModel.truncate``."""
-        if not 0 <= length <= self._length:
-            raise ValueError(f"cannot truncate {self._length} tokens to {length}")
+        check_truncation(self, length)
         self._length = length
 
-    def set_adapter(self, adapter: Adapter | None) -> None:
+    def set_adapter(self, adapter: LoraWeights | None) -> None:
         """Use a LoRA adapter from now on; the KV cache, which the old weights filled, is emptied.
 
         Args:

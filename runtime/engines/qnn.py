@@ -16,10 +16,10 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from omnidraft.runtime.adapters import Adapter, check_adapter
+from omnidraft.runtime.adapters import LoraWeights, check_adapter, sizes_beside_rank
 from omnidraft.runtime.bundle import Bundle, Soc
 from omnidraft.runtime.errors import DamagedFileError, MissingDependencyError, OmniDraftError
-from omnidraft.runtime.model import check_pass
+from omnidraft.runtime.model import check_pass, check_truncation
 
 PROVIDER = "QNNExecutionProvider"
 # Added to scores of columns that a row must not see. exp(-100) is nothing, and 16 bits still
@@ -111,11 +111,10 @@ class StaticDecoder:
 
     def truncate(self, length: int) -> None:
         """Keep the first ``length`` tokens of the KV cache: see ``CausalModel.truncate``."""
-        if not 0 <= length <= self._length:
-            raise ValueError(f"cannot truncate {self._length} tokens to {length}")
+        check_truncation(self, length)
         self._length = length
 
-    def set_adapter(self, adapter: Adapter | None) -> None:
+    def set_adapter(self, adapter: LoraWeights | None) -> None:
         """Use a LoRA adapter from now on; the KV cache, which the old weights filled, is emptied.
 
         Args:
@@ -125,10 +124,7 @@ class StaticDecoder:
             OmniDraftError: the adapter does not fit the model; the one in use stays.
         """
         adapter = adapter or {}
-        sizes = {
-            name: shape[0 if name.endswith(".A") else 1] for name, shape in self.lora_shapes.items()
-        }
-        check_adapter(adapter, sizes)
+        check_adapter(adapter, sizes_beside_rank(self.lora_shapes))
         lora = {name: np.zeros(shape, np.float32) for name, shape in self.lora_shapes.items()}
         for name, values in adapter.items():
             axis = 1 if name.endswith(".A") else 0

@@ -14,7 +14,7 @@ from omnidraft.runtime.errors import (
     DamagedFileError,
     MissingDependencyError,
 )
-from omnidraft.runtime.model import check_pass
+from omnidraft.runtime.model import check_pass, check_truncation
 
 
 class TransformersModel:
@@ -113,8 +113,7 @@ class TransformersModel:
 
     def truncate(self, length: int) -> None:
         """Keep the first ``length`` tokens of the KV cache: see ``CausalModel.truncate``."""
-        if not 0 <= length <= self._length:
-            raise ValueError(f"cannot truncate {self._length} tokens to {length}")
+        check_truncation(self, length)
         if length == 0:
             self._cache = self._new_cache()
         elif length < self._length:
