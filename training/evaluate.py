@@ -61,7 +61,7 @@ def propose(model: Drafter, contexts: list[list[int]], k: int, dev: str) -> list
     row = torch.arange(len(contexts), device=dev)
     for step in range(k):
         hidden = model(ids[:, : longest + step])[row, length + step - 1]
-        logits: Tensor = hidden @ model.embed_tokens.weight.to(hidden.dtype).T
+        logits: Tensor = hidden @ model.head().to(hidden.dtype).T
         ids[row, length + step] = logits.argmax(-1)
     return [ids[i, n : n + k].tolist() for i, n in enumerate(length.tolist())]
 

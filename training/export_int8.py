@@ -13,6 +13,7 @@ import shutil
 from pathlib import Path
 
 import torch
+from grid import split
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -27,6 +28,13 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
     # A float16 scale rounded down would push the largest weight of its block past 127.
     steps = blocks / scale.float().clamp(min=2**-24)[..., None]
     return steps.round().clamp(-127, 127).to(torch.int8).flatten(1), scale
+
+
+def from_grid(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for a matrix on the grid of grid.py, without loss."""
+    level, multiple, scale = split(weight)
+    steps = (level * multiple).to(torch.int8).flatten(1)
+    return steps, scale.half().expand(multiple.shape)[..., 0].contiguous()
 
 
 def dequantize(weight: Tensor, scale: Tensor) -> Tensor:
@@ -52,11 +60,13 @@ def main() -> None:
     parser.add_argument("--drafter", type=Path, required=True)
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--grid", action="store_true", help="trained with --grid")
     args = parser.parse_args()
     tensors: dict[str, Tensor] = {}
     for name, value in load_file(args.drafter / "model.safetensors").items():
         if value.dim() == 2:
-            tensors[name], tensors[name + ".scale"] = quantize(value)
+            rounded = (from_grid if args.grid else quantize)(value)
+            tensors[name], tensors[name + ".scale"] = rounded
         else:
             tensors[name] = value.half()
     args.out.mkdir(parents=True, exist_ok=True)

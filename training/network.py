@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from grid import Rounding
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -50,16 +51,16 @@ class Shape:
 class Attention(nn.Module):
     """Causal self-attention with half-split rotary positions."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, rounding: Rounding) -> None:
         super().__init__()
-        self.heads = shape.heads
+        self.heads, self.rounding = shape.heads, rounding
         for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
             setattr(self, name, nn.Linear(shape.width, shape.width, bias=False))
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """x [B, T, width]; cos, sin [T, 1, head_dim] in x's dtype."""
         weight = torch.cat([self.q_proj.weight, self.k_proj.weight, self.v_proj.weight])
-        qkv = F.linear(x, weight).unflatten(-1, (3 * self.heads, -1))
+        qkv = _product(x, weight, self.rounding).unflatten(-1, (3 * self.heads, -1))
         qk, v = qkv[:, :, : 2 * self.heads], qkv[:, :, 2 * self.heads :]
         a, b = qk.chunk(2, dim=-1)
         qk = qk * cos + torch.cat([-b, a], dim=-1) * sin
@@ -67,30 +68,33 @@ class Attention(nn.Module):
         q, k, v = (t.transpose(1, 2).contiguous() for t in (q, k, v))
         with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
             out = F.scaled_dot_product_attention(q, k.to(q.dtype), v.to(q.dtype), is_causal=True)
-        return self.o_proj(out.transpose(1, 2).flatten(2))
+        return _product(out.transpose(1, 2).flatten(2), self.o_proj.weight, self.rounding)
 
 
 class MLP(nn.Module):
     """Gated feed-forward block."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, rounding: Rounding) -> None:
         super().__init__()
+        self.rounding = rounding
         self.gate_proj = nn.Linear(shape.width, shape.ffn, bias=False)
         self.up_proj = nn.Linear(shape.width, shape.ffn, bias=False)
         self.down_proj = nn.Linear(shape.ffn, shape.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [B, T, width]."""
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        weight = torch.cat([self.gate_proj.weight, self.up_proj.weight])
+        gate, up = _product(x, weight, self.rounding).chunk(2, dim=-1)
+        return _product(F.silu(gate) * up, self.down_proj.weight, self.rounding)
 
 
 class Block(nn.Module):
     """One pre-norm layer."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, rounding: Rounding) -> None:
         super().__init__()
-        self.self_attn = Attention(shape)
-        self.mlp = MLP(shape)
+        self.self_attn = Attention(shape, rounding)
+        self.mlp = MLP(shape, rounding)
         self.input_layernorm = nn.RMSNorm(shape.width, eps=shape.norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(shape.width, eps=shape.norm_eps)
 
@@ -106,8 +110,9 @@ class Drafter(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
+        self.rounding = Rounding()
         self.embed_tokens = nn.Embedding(shape.vocab, shape.width)
-        self.layers = nn.ModuleList([Block(shape) for _ in range(shape.layers)])
+        self.layers = nn.ModuleList([Block(shape, self.rounding) for _ in range(shape.layers)])
         self.norm = nn.RMSNorm(shape.width, eps=shape.norm_eps)
         for name, p in self.named_parameters():
             if p.dim() == 2:
@@ -115,8 +120,8 @@ class Drafter(nn.Module):
                 nn.init.normal_(p, std=0.02 * scale)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """ids int64 [B, T] -> hidden states [B, T, width]."""
-        x = self.embed_tokens(ids)
+        """ids int64 [B, T] -> hidden states [B, T, width], as the head takes them."""
+        x = F.embedding(ids, self.head())
         if torch.is_autocast_enabled(ids.device.type):
             x = x.to(torch.get_autocast_dtype(ids.device.type))
         half = self.shape.width // self.shape.heads // 2
@@ -126,8 +131,19 @@ class Drafter(nn.Module):
         cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
         for layer in self.layers:
             x = layer(x, cos, sin)
-        return self.norm(x)
+        return self.rounding.inputs(self.norm(x))
+
+    def head(self) -> Tensor:
+        """The head, which is the embedding: [vocab, width]."""
+        return self.rounding.weights(self.embed_tokens.weight)
 
     def hf_state(self) -> dict[str, Tensor]:
         """Float32 parameters under Hugging Face names; the tied head is not repeated."""
-        return {"model." + k: v.detach().float().cpu() for k, v in self.state_dict().items()}
+        return {
+            "model." + k: (self.rounding.weights(v.detach()) if v.dim() == 2 else v).float().cpu()
+            for k, v in self.state_dict().items()
+        }
+
+
+def _product(x: Tensor, weight: Tensor, rounding: Rounding) -> Tensor:
+    return F.linear(rounding.inputs(x), rounding.weights(weight))

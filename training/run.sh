@@ -33,5 +33,10 @@ sample first 0 150
 train first --whole --rate 3e-3 --seconds 470
 sample second 100 45
 train second --init "$work/first/drafter" --rate 1e-3 --sharpen 0.7 --seconds 117
-python3 "$here/export_int8.py" --drafter "$work/second/drafter" --tokenizer "$tokenizer" \
-    --out "$work/drafter"
+int8() { # NAME OUT OPTIONS...
+    python3 "$here/export_int8.py" --drafter "$work/$1/drafter" --tokenizer "$tokenizer" --out "$2" "${@:3}"
+}
+int8 second "$work/second/int8"
+sample third 300 230
+train third --init "$work/second/int8" --rate 1.5e-3 --sharpen 0.7 --grid --coarse 1 --seconds 430
+int8 third "$work/drafter" --grid

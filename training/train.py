@@ -12,12 +12,14 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from align import Alignment, bare_tokenizer, build_alignment
+from align import BOS, Alignment, bare_tokenizer, build_alignment
 from data import Documents, aligned_documents, batches, canonical_documents, cut_heads, join
 from evaluate import block_efficiency, load_drafter
+from grid import eight_bits, on_grid
 from loss import soft_cross_entropy
 from network import Drafter, Shape
 from prepare import CANONICAL_SHARE
@@ -64,12 +66,34 @@ def optimizers(model: Drafter, rate: float) -> list[torch.optim.Optimizer]:
     ]
 
 
+@torch.no_grad()
+def agreement(
+    model: Drafter,
+    records: list[dict[str, object]],
+    alignment: Alignment,
+    coarse: Callable[[torch.Tensor], torch.Tensor],
+    dev: str,
+) -> float:
+    """Share of positions where 8-bit inputs leave the drafter's first choice as it is."""
+    same = count = 0
+    for record in records:
+        target = torch.tensor([*record["prompt"], *record["answer"]])  # type: ignore[misc]
+        ids = torch.cat([torch.tensor([BOS]), alignment.expand(target)[0]])[None].to(dev)
+        choices = []
+        for inputs in (lambda x: x, coarse):
+            model.rounding.inputs = inputs
+            choices.append((model(ids)[0] @ model.head().T).argmax(-1))
+        same += int((choices[0] == choices[1]).sum())
+        count += ids.numel()
+    return same / count
+
+
 def save(model: Drafter, folder: Path) -> None:
-    """Hugging Face layout, float16, written whole or not at all."""
+    """Hugging Face layout, written whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(model.shape.hf_config(), indent=2))
     temporary = folder / "model.safetensors.tmp"
-    state = {k: v.half().contiguous() for k, v in model.hf_state().items()}
+    state = {k: v.contiguous() for k, v in model.hf_state().items()}
     save_file(state, temporary, metadata={"format": "pt"})
     temporary.rename(folder / "model.safetensors")
 
@@ -90,6 +114,10 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=3e-3)
     parser.add_argument("--tokens", type=int, default=65536, help="per step")
     parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--grid", action="store_true", help="weights on the grid of grid.py")
+    parser.add_argument(
+        "--coarse", type=float, default=0.0, help="share of the steps with inputs in 8 bits"
+    )
     parser.add_argument("--seconds", type=float, default=360)
     parser.add_argument("--save-every", type=float, default=100)
     args = parser.parse_args()
@@ -107,6 +135,10 @@ def main() -> None:
     )
     model = load_drafter(args.init) if args.init else Drafter(Shape(layers=args.layers))
     model = model.to(dev).train()
+    if args.grid:
+        model.rounding.weights = torch.compile(on_grid) if dev == "cuda" else on_grid
+    coarse = torch.compile(eight_bits, dynamic=True) if dev == "cuda" else eight_bits
+    exact = model.rounding.inputs
     optims = optimizers(model, args.rate)
     begun = saved = time.monotonic()
     seen, step, running = 0, 0, torch.zeros((), device=dev)
@@ -119,14 +151,14 @@ def main() -> None:
         for optim in optims:
             for group in optim.param_groups:
                 group["lr"] = args.rate * min(done / WARMUP, (1 - done) / (1 - WARMUP))
+        # 0.618: the coarse steps are spread evenly.
+        model.rounding.inputs = coarse if step * 0.618034 % 1 < args.coarse else exact
         with torch.autocast(dev, torch.bfloat16):
             hidden = model(ids).flatten(0, 1)[where]
             if dev == "cuda":
                 hidden = hidden.bfloat16()
             norm = weight.sum()
-            loss = soft_cross_entropy(
-                hidden, model.embed_tokens.weight, label, share, weight / norm
-            )
+            loss = soft_cross_entropy(hidden, model.head(), label, share, weight / norm)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optim in optims:
@@ -151,10 +183,13 @@ def main() -> None:
     if args.greedy is not None:
         records = [json.loads(line) for line in args.greedy.read_text().splitlines()]
         model.eval()
-        for warm in (True, False):
-            result = block_efficiency(model, records, host_alignment, 4, warm, dev)
-            figures = {task: round(value, 3) for task, value in result.items()}
-            print("RESULT k=4", "warm" if warm else "direct", json.dumps(figures))
+        for name, inputs in (("exact", exact), ("coarse", coarse)):
+            model.rounding.inputs = inputs
+            for warm in (True, False):
+                result = block_efficiency(model, records, host_alignment, 4, warm, dev)
+                figures = {task: round(value, 3) for task, value in result.items()}
+                print("RESULT k=4", name, "warm" if warm else "direct", json.dumps(figures))
+        print("RESULT top-1 agreement", agreement(model, records, host_alignment, coarse, dev))
 
 
 if __name__ == "__main__":
