@@ -31,6 +31,8 @@ class Origin(enum.IntEnum):
     MERGED = 1
     CORRECTED = 2
     FREE = 3
+    LOOKUP = 4
+    """Proposed by ``Draft.propose``, and accepted."""
 
 class CacheDamagedError(ValueError): ...
 class CacheMismatchError(ValueError): ...
@@ -111,8 +113,24 @@ class NgramCache:
         """Changes whenever the trie changes."""
     def ngrams(self) -> list[tuple[int, list[int], int, bool]]:
         """(target token, draft tokens, uses, whether it is the spelling that sampling uses)."""
+    def to_bytes(self) -> bytes:
+        """The n-grams in order of their last use, with a checksum; not the limits."""
+    @staticmethod
+    def from_bytes(
+        data: bytes,
+        pair: VocabularyPair,
+        max_entries: int = ...,
+        max_bytes: int = ...,
+        eviction: Eviction = ...,
+    ) -> NgramCache:
+        """The cache that ``to_bytes`` gave, as if each n-gram were observed anew.
+
+        Raises:
+            CacheDamagedError: truncated, altered, or not a cache.
+            CacheMismatchError: another pair's, or of another format version.
+        """
     def save(self, path: str | PathLike[str]) -> None:
-        """Write to a temporary name, flush, rename.
+        """``to_bytes`` in a file: write to a temporary name, flush, rename.
 
         Raises:
             OSError: the file cannot be written.
@@ -128,8 +146,7 @@ class NgramCache:
         """Read a saved cache.
 
         Raises:
-            CacheDamagedError: truncated, altered, or not a cache file.
-            CacheMismatchError: another pair's, or of another format version.
+            CacheDamagedError, CacheMismatchError: as ``from_bytes``.
             OSError: the file cannot be read.
         """
 
@@ -216,7 +233,7 @@ class Proposal:
         """The target tokens to score, in order."""
     @property
     def draft_counts(self) -> list[int]:
-        """How many draft tokens spell each of ``tokens``."""
+        """How many draft tokens spell each of ``tokens``; 0 for one from ``Draft.propose``."""
 
 class Draft:
     """Drafting through the trie, one draft token at a time.
@@ -228,6 +245,17 @@ class Draft:
     def __init__(
         self, cache: NgramCache, verification: Verification, temperature: float = 1.0
     ) -> None: ...
+    def propose(self, tokens: Sequence[int]) -> None:
+        """Propose target tokens before anything is drafted in this round, a ``Lookup``'s say.
+
+        Any of the vocabulary, in the trie or not, special ones too. Verification takes them as
+        certain (q = 1), which is exact whenever they do not depend on the target's choices to come.
+        ``step`` may draft further ones, as continuing them, or ``finish`` follow at once.
+
+        Raises:
+            IndexError: a token outside the target's vocabulary.
+            ValueError: called after ``step`` has returned a draft token.
+        """
     def step(self, logits: NDArray[np.float32], chance: Chance) -> int:
         """The next draft token given the drafter's logits float32 [vocabulary], or -1.
 
@@ -249,6 +277,44 @@ class Draft:
         Raises:
             ValueError: a cache that changed since the first step; the proposal is lost then.
         """
+
+class Lookup:
+    """Drafting without a drafter: what came after the last time that the text ended as it does now.
+
+    Costs a microsecond a token. Add the prompt and every emitted token; keep it for further prompts
+    to find what was said before, or ``clear`` it.
+
+    Args:
+        vocabulary_size: of the target.
+        max_tokens: tokens kept, 2 to 2^31; 12 to 24 bytes each beside 4 bytes a token of the
+            vocabulary. When these are full, the older half goes.
+
+    Raises:
+        ValueError: ``max_tokens`` outside its range.
+    """
+
+    def __init__(self, vocabulary_size: int, max_tokens: int = 65_536) -> None: ...
+    def add(self, tokens: Sequence[int]) -> None:
+        """Raises IndexError for a token outside the vocabulary; nothing is added then."""
+    def propose(self, max_tokens: int, min_match: int = 2) -> list[int]:
+        """At most ``max_tokens`` target tokens that followed the longest earlier occurrence.
+
+        Of several of this length the most recent one. Where its continuation reaches the end of the
+        text it goes on with itself, as a loop does. Empty when ``match_length`` is less than
+        ``min_match``, or 0.
+        """
+    @property
+    def match_length(self) -> int:
+        """How many tokens at the end of the text occurred before, in this order.
+
+        Only the 128 most recent places that end in the last two tokens are looked at.
+        """
+    def __len__(self) -> int:
+        """Tokens kept."""
+    @property
+    def memory_bytes(self) -> int: ...
+    def clear(self) -> None:
+        """Forget everything."""
 
 class Verdict:
     """What a round emits."""

@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -400,24 +399,16 @@ class AdapterStore:
 
 def pack_ngrams(cache: NgramCache) -> bytes:
     """An n-gram cache as ``NgramCache.save`` writes it."""
-    with tempfile.TemporaryDirectory(prefix="omnidraft-") as folder:
-        path = Path(folder) / "ngrams"
-        cache.save(path)
-        return path.read_bytes()
+    return cache.to_bytes()
 
 
 def unpack_ngrams(data: bytes, pair: VocabularyPair) -> NgramCache:
     """The cache that ``pack_ngrams`` packed; an empty one from no bytes.
 
     Raises:
-        CacheDamagedError, CacheMismatchError: see ``NgramCache.load``.
+        CacheDamagedError, CacheMismatchError: see ``NgramCache.from_bytes``.
     """
-    if not data:
-        return NgramCache(pair)
-    with tempfile.TemporaryDirectory(prefix="omnidraft-") as folder:
-        path = Path(folder) / "ngrams"
-        path.write_bytes(data)
-        return NgramCache.load(path, pair)
+    return NgramCache.from_bytes(data, pair) if data else NgramCache(pair)
 
 
 def _serialize(adapter: Adapter, metadata: Metadata) -> bytes:

@@ -74,14 +74,16 @@ class DraftContext:
 
         Args:
             targets: target tokens, in order.
-            spellings: draft tokens of the first ``len(spellings)`` of them, as they were drafted.
+            spellings: draft tokens of the first ``len(spellings)`` of them, as they were drafted;
+                none for one that was proposed without drafting.
 
         Returns:
             How many n-grams were inserted into the cache.
         """
         inserted = 0
         for i, target in enumerate(targets):
-            drafts = spellings[i] if i < len(spellings) else self._speller.spell(target)
+            drafted = spellings[i] if i < len(spellings) else ()
+            drafts = drafted or self._speller.spell(target)
             self.tokens.extend(drafts)
             if len(drafts) > 1:
                 inserted += self._cache.observe(target, list(drafts))

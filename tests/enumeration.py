@@ -58,6 +58,8 @@ class Instance:
     spread: float = 1.5
     holes: float = 0.0
     """How many of the logits are −inf."""
+    given: tuple[int, ...] = ()
+    """Target tokens that are proposed before anything is drafted."""
     _rows: dict[tuple[str, tuple[int, ...]], NDArray[np.float32]] = field(default_factory=dict)
 
     @property
@@ -93,6 +95,7 @@ class Instance:
     ) -> tuple[_native.Proposal, _native.Verdict]:
         """The same round with everything that is known about it."""
         draft = _native.Draft(self.cache, verification, 1.0)
+        draft.propose(self.given)
         drafts: tuple[int, ...] = ()
         for _ in range(budget):
             token = draft.step(self.logits("q", drafts), chance)

@@ -218,6 +218,85 @@ def test_a_saved_cache_goes_on_as_if_it_had_never_stopped(
         assert loaded.ngrams() == cache.ngrams()
 
 
+def layout(cache: NgramCache) -> tuple[object, ...]:
+    """All that can be seen of a cache but its version, which only has to change with the trie."""
+    return cache.ngrams(), cache.memory_bytes, cache.evictions
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    operations,
+    operations,
+    st.integers(0, 40),
+    st.integers(0, 2500),
+    st.sampled_from(list(Eviction)),
+    st.sampled_from(list(Eviction)),
+)
+def test_bytes_hold_what_one_by_one_gives(
+    before: list[tuple[int, list[int]]],
+    after: list[tuple[int, list[int]]],
+    max_entries: int,
+    more: int,
+    eviction: Eviction,
+    old_eviction: Eviction,
+) -> None:
+    """Loaded at once or n-gram by n-gram, with bounds that the content may exceed."""
+    saved = NgramCache(PAIR, 30, LIMITS, old_eviction)
+    for token, drafts in before:
+        saved.observe(token, drafts)
+    data = saved.to_bytes()
+    bounds = max_entries, NgramCache(PAIR).memory_bytes + more, eviction
+    loaded = NgramCache.from_bytes(data, PAIR, *bounds)
+    expected = NgramCache(PAIR, *bounds)
+    for token, drafts, uses in body(data):
+        if expected.observe(token, drafts):
+            for _ in range(uses - 1):
+                expected.observe(token, drafts)
+    assert layout(loaded) == layout(expected)
+    for token, drafts in after:  # and it goes on in the same way: the order of use is the same
+        assert loaded.observe(token, drafts) == expected.observe(token, drafts)
+        assert layout(loaded) == layout(expected)
+
+
+def body(data: bytes) -> list[tuple[int, list[int], int]]:
+    """The n-grams of a saved cache in their order: target token, draft tokens, uses."""
+    words = [int.from_bytes(data[i : i + 4], "little") for i in range(20, len(data) - 8, 4)]
+    ngrams, at = [], 1
+    while at < len(words):
+        token, length, uses = words[at : at + 3]
+        ngrams.append((token, words[at + 3 : at + 3 + length], uses))
+        at += 3 + length
+    assert len(ngrams) == words[0]
+    return ngrams
+
+
+def test_a_repeated_ngram_and_a_refused_one_are_read_as_observed() -> None:
+    """A body that no cache writes: with a valid checksum it means what observing it means."""
+    data = filled().to_bytes()
+    records = body(data)
+    records += [records[0], (0, [0, 0], 5), (9, records[2][1], 3), (NGRAMS[7][0], NGRAMS[7][1], 2)]
+    words = [len(records)]
+    for token, drafts, uses in records:
+        words += [token, len(drafts), uses, *drafts]
+    altered = data[:20] + b"".join(word.to_bytes(4, "little") for word in words)
+    loaded = NgramCache.from_bytes(altered + fnv1a(altered), PAIR)
+    expected = filled()
+    expected.observe(*NGRAMS[0])
+    expected.observe(*NGRAMS[7])
+    expected.observe(*NGRAMS[7])
+    assert layout(loaded) == layout(expected)
+
+
+def test_a_file_holds_the_bytes(tmp_path: Path) -> None:
+    cache = filled()
+    cache.save(tmp_path / "c")
+    assert (tmp_path / "c").read_bytes() == cache.to_bytes()
+    with pytest.raises(CacheDamagedError, match="n-gram cache fails its checksum"):
+        NgramCache.from_bytes(cache.to_bytes()[:-1] + b"\1", PAIR)
+    with pytest.raises(TypeError):
+        NgramCache.from_bytes("text", PAIR)  # type: ignore[arg-type]
+
+
 def filled() -> NgramCache:
     cache = NgramCache(PAIR)
     for token, drafts in NGRAMS[:5]:

@@ -10,7 +10,7 @@ import pytest
 from enumeration import Instance, random_instance
 from scipy.stats import chisquare
 
-from omnidraft._native import Generator, Origin, SamplingParameters, Verification
+from omnidraft._native import Draft, Generator, Origin, SamplingParameters, Verification
 
 TOLERANCE = 1e-12
 
@@ -89,6 +89,41 @@ def test_the_worlds_hold_what_they_should() -> None:
     assert min(seen[name] for name in ("spellings", "prefixes", "inner", "outside")) >= 3, seen
 
 
+@pytest.mark.parametrize("change", [plain, holes, underflow, both])
+@pytest.mark.parametrize("verification", [Verification.EXACT, Verification.PAPER])
+@pytest.mark.parametrize("name", SAMPLING)
+def test_given_tokens_are_exact(
+    name: str, verification: Verification, change: Callable[[Instance], None]
+) -> None:
+    """Target tokens proposed without drafting: any of them, by either verification."""
+    for seed in range(12):
+        instance = random_instance(4000 + seed, SAMPLING[name])
+        change(instance)
+        given = np.random.default_rng(seed).integers(0, instance.target_size, 1 + seed % 3)
+        instance.given = tuple(given.tolist())
+        assert instance.deviation(0, verification, 2) < TOLERANCE, seed
+
+
+@pytest.mark.parametrize("name", ["plain", "all"])
+def test_drafted_tokens_after_given_ones_are_exact(name: str) -> None:
+    for seed in range(15):
+        instance = random_instance(5000 + seed, SAMPLING[name])
+        instance.given = (seed % instance.target_size,)
+        assert instance.deviation(1 + seed % 3, Verification.EXACT, 2) < TOLERANCE, seed
+
+
+@pytest.mark.parametrize("outside", [-1, 99])
+def test_given_tokens_are_checked(outside: int) -> None:
+    instance = random_instance(0)
+    draft = Draft(instance.cache, Verification.EXACT)
+    with pytest.raises(IndexError, match="outside the target's vocabulary"):
+        draft.propose([0, outside])
+    assert draft.finish().tokens == []
+    draft.step(instance.logits("q", ()), Generator(0))
+    with pytest.raises(ValueError, match="before"):
+        draft.propose([0])
+
+
 def test_a_paper_round_is_not_exact() -> None:
     """The approximation is measurable, and so would be a mistake in the exact walk."""
     worst = max(random_instance(seed).deviation(3, Verification.PAPER, 1) for seed in range(20))
@@ -116,13 +151,18 @@ def test_greedy_is_the_targets_argmax(penalty: float, change: Callable[[Instance
     assert accepted[Origin.MERGED] > 5 and accepted[Origin.CORRECTED] > 5
 
 
+@pytest.mark.parametrize("given", [0, 2])
 @pytest.mark.parametrize("verification", list(Verification))
-def test_a_verdict_counts_what_it_says(verification: Verification) -> None:
+def test_a_verdict_counts_what_it_says(verification: Verification, given: int) -> None:
     greedy = verification is Verification.GREEDY
     sampling = SamplingParameters(temperature=0.0 if greedy else 1.0)
     for seed in range(150):
         instance = random_instance(seed, sampling)
+        random = np.random.default_rng(seed)
+        instance.given = tuple(random.integers(0, instance.target_size, given).tolist())
         proposal, verdict = instance.verdict(Generator(seed), 1 + seed % 6, verification)
+        assert [count == 0 for count in proposal.draft_counts[:given]] == [True] * given
+        assert all(count > 0 for count in proposal.draft_counts[given:])
         merged = [count > 1 for count in proposal.draft_counts]
         assert verdict.proposed == len(proposal.tokens) == len(merged)
         assert sum(proposal.draft_counts) <= len(proposal.drafts)
@@ -132,6 +172,7 @@ def test_a_verdict_counts_what_it_says(verification: Verification) -> None:
         assert verdict.tokens[: verdict.accepted] == proposal.tokens[: verdict.accepted]
         assert len(verdict.tokens) == len(verdict.origins) == verdict.accepted + 1
         wanted = [Origin.MERGED if m else Origin.DIRECT for m in merged[: verdict.accepted]]
+        wanted[:given] = [Origin.LOOKUP] * len(wanted[:given])
         assert verdict.origins[:-1] == wanted
         rejected = verdict.accepted < verdict.proposed
         # A path that the budget cut short proposes no token; rejecting it inside is a correction.

@@ -10,6 +10,7 @@
 
 #include "omnidraft/chance.h"
 #include "omnidraft/draft.h"
+#include "omnidraft/lookup.h"
 #include "omnidraft/ngram_cache.h"
 #include "omnidraft/sampling.h"
 #include "omnidraft/verify.h"
@@ -91,6 +92,7 @@ PYBIND11_MODULE(_native, m) {
       .value("MERGED", Origin::kMerged)
       .value("CORRECTED", Origin::kCorrected)
       .value("FREE", Origin::kFree)
+      .value("LOOKUP", Origin::kLookup)
       .finalize();
 
   py::register_exception<CacheDamagedError>(m, "CacheDamagedError", PyExc_ValueError);
@@ -160,6 +162,16 @@ PYBIND11_MODULE(_native, m) {
              }
              return all;
            })
+      .def("to_bytes", [](const NgramCache& self) { return py::bytes(self.to_bytes()); })
+      .def_static(
+          "from_bytes",
+          [](const py::bytes& data, std::shared_ptr<VocabularyPair> pair, std::size_t max_entries,
+             std::size_t max_bytes, Eviction eviction) {
+            return NgramCache::from_bytes(std::string_view(data), std::move(pair),
+                                          {max_entries, max_bytes, eviction});
+          },
+          py::arg("data"), py::arg("pair"), py::arg("max_entries") = CacheLimits{}.max_entries,
+          py::arg("max_bytes") = CacheLimits{}.max_bytes, py::arg("eviction") = Eviction::kLru)
       .def("save", &NgramCache::save, py::arg("path"))
       .def_static(
           "load",
@@ -239,6 +251,10 @@ PYBIND11_MODULE(_native, m) {
       .def(py::init<const NgramCache&, Verification, double>(), py::arg("cache"),
            py::arg("verification"), py::arg("temperature") = 1.0, py::keep_alive<1, 2>())
       .def(
+          "propose",
+          [](Draft& self, const std::vector<Token>& tokens) { self.propose(view(tokens)); },
+          py::arg("tokens"))
+      .def(
           "step",
           [](Draft& self, const Logits& logits, Chance& chance) {
             const auto row = view(logits);
@@ -248,6 +264,18 @@ PYBIND11_MODULE(_native, m) {
           py::arg("logits").noconvert(), py::arg("chance"))
       .def_property_readonly("confidence", &Draft::confidence)
       .def("finish", &Draft::finish);
+
+  py::class_<Lookup>(m, "Lookup")
+      .def(py::init<std::size_t, std::size_t>(), py::arg("vocabulary_size"),
+           py::arg("max_tokens") = std::size_t{1} << 16)
+      .def(
+          "add", [](Lookup& self, const std::vector<Token>& tokens) { self.add(view(tokens)); },
+          py::arg("tokens"))
+      .def("propose", &Lookup::propose, py::arg("max_tokens"), py::arg("min_match") = 2)
+      .def_property_readonly("match_length", &Lookup::match_length)
+      .def("__len__", &Lookup::size)
+      .def_property_readonly("memory_bytes", &Lookup::memory_bytes)
+      .def("clear", &Lookup::clear);
 
   py::class_<Verdict>(m, "Verdict")
       .def_readonly("tokens", &Verdict::tokens)

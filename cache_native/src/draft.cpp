@@ -37,6 +37,24 @@ Draft::Draft(const NgramCache& cache, Verification verification, double temperat
   }
 }
 
+void Draft::propose(Span<const Token> tokens) {
+  if (!proposal_.drafts.empty()) {
+    throw std::invalid_argument("tokens can be proposed only before those that are drafted");
+  }
+  const std::size_t size = trie_.pair().target().size();
+  for (const Token token : tokens) {
+    if (token < 0 || static_cast<std::size_t>(token) >= size) {
+      throw std::out_of_range("proposed token " + std::to_string(token) +
+                              " is outside the target's vocabulary");
+    }
+  }
+  for (const Token token : tokens) {
+    Proposal::Position position;
+    position.token = token;
+    proposal_.positions.push_back(position);
+  }
+}
+
 // The trie may have grown since the last round.
 void Draft::begin_round() {
   node_ = trie_.root();
@@ -264,7 +282,7 @@ Proposal Draft::finish() {
   }
   if (verification_ != Verification::kExact) {
     segment(proposal);
-  } else if (!proposal.positions.empty()) {
+  } else if (!proposal.drafts.empty()) {
     // The budget ends here. A token that ends at the last node is scored all the same: should the
     // target choose it, the round goes on to a free token.
     Proposal::Position& last = proposal.positions.back();

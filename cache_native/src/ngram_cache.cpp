@@ -55,11 +55,11 @@ void put64(std::string& out, std::uint64_t value) {
 
 class Reader {
  public:
-  Reader(const std::string& bytes, const std::string& name) : bytes_(bytes), name_(name) {}
+  Reader(std::string_view bytes, const std::string& name) : bytes_(bytes), name_(name) {}
 
   std::uint32_t get32() {
-    if (bytes_.size() - position_ < 4) {
-      throw CacheDamagedError("n-gram cache " + name_ + " ends too early");
+    if (left() < 4) {
+      throw CacheDamagedError(name_ + " ends too early");
     }
     std::uint32_t value = 0;
     for (int i = 0; i < 4; ++i) {
@@ -72,11 +72,10 @@ class Reader {
     const std::uint64_t low = get32();
     return low | (static_cast<std::uint64_t>(get32()) << 32);
   }
-  void skip(std::size_t n) { position_ += n; }
-  std::size_t position() const { return position_; }
+  std::size_t left() const { return bytes_.size() - position_; }
 
  private:
-  const std::string& bytes_;
+  std::string_view bytes_;
   const std::string& name_;
   std::size_t position_ = 0;
 };
@@ -199,12 +198,17 @@ bool NgramCache::observe(Token target, Span<const Token> wanted) {
     }
     return false;
   }
-  if (wanted.size() < 2 || wanted.size() > kMaxLength || pair_->target().is_special(target) ||
-      pair_->to_draft(target) != kNoToken || !spells(target, wanted) || !make_room(wanted.size())) {
+  if (!can_hold(target, wanted)) {
     return false;
   }
+  make_room(wanted.size());
   insert(target, wanted);
   return true;
+}
+
+bool NgramCache::can_hold(Token target, Span<const Token> wanted) const {
+  return wanted.size() >= 2 && wanted.size() <= kMaxLength && !pair_->target().is_special(target) &&
+         pair_->to_draft(target) == kNoToken && spells(target, wanted) && fits_alone(wanted.size());
 }
 
 void NgramCache::insert(Token target, Span<const Token> wanted) {
@@ -243,20 +247,26 @@ void NgramCache::use(std::uint32_t id) {
 
 void NgramCache::choose_primary(Token target) {
   const auto [begin, end] = spellings(target);
-  std::size_t best = end;
+  const std::size_t best = best_spelling(begin, end);
+  for (std::size_t i = begin; i < end; ++i) {
+    set_primary(by_target_[i], i == best);
+  }
+}
+
+// The most used of [begin, end) in by_target_.
+std::size_t NgramCache::best_spelling(std::size_t begin, std::size_t end) const {
+  std::size_t best = begin;
   for (std::size_t i = begin; i < end; ++i) {
     // Of equally used ones the one whose last use is longer ago: a newcomer has to be used more
     // often than the present choice. A function of what a saved cache keeps.
     const Entry& candidate = entries_[by_target_[i]];
-    if (best == end || candidate.uses > entries_[by_target_[best]].uses ||
-        (candidate.uses == entries_[by_target_[best]].uses &&
-         candidate.tick < entries_[by_target_[best]].tick)) {
+    const Entry& so_far = entries_[by_target_[best]];
+    if (candidate.uses > so_far.uses ||
+        (candidate.uses == so_far.uses && candidate.tick < so_far.tick)) {
       best = i;
     }
   }
-  for (std::size_t i = begin; i < end; ++i) {
-    set_primary(by_target_[i], i == best);
-  }
+  return best;
 }
 
 void NgramCache::set_primary(std::uint32_t id, bool primary) {
@@ -291,12 +301,14 @@ bool NgramCache::fits(std::size_t entries, std::size_t pool) const {
   return entries <= limits_.max_entries && bytes <= limits_.max_bytes;
 }
 
-bool NgramCache::make_room(std::size_t length) {
-  const std::size_t alone = bytes_for(1, 0, sizeof(Entry) + 2 * sizeof(std::uint32_t)) +
+bool NgramCache::fits_alone(std::size_t length) const {
+  const std::size_t bytes = bytes_for(1, 0, sizeof(Entry) + 2 * sizeof(std::uint32_t)) +
                             bytes_for(length, 0, sizeof(Token)) + fixed_bytes();
-  if (limits_.max_entries == 0 || alone > limits_.max_bytes) {
-    return false;
-  }
+  return limits_.max_entries > 0 && bytes <= limits_.max_bytes;
+}
+
+// For an n-gram that fits alone.
+void NgramCache::make_room(std::size_t length) {
   const auto slack = [](const auto& values) { return values.size() * 4 < values.capacity() * 3; };
   while (!fits(entries_.size() + 1, pool_.size() + length)) {
     if (entries_.size() >= limits_.max_entries) {
@@ -313,7 +325,6 @@ bool NgramCache::make_room(std::size_t length) {
       evict_one();
     }
   }
-  return true;
 }
 
 void NgramCache::evict_one() {
@@ -391,7 +402,95 @@ void NgramCache::next_tick() {
   }
 }
 
-void NgramCache::save(const std::filesystem::path& path) const {
+// As if each entry were observed as often as it was used, oldest first.
+void NgramCache::fill(const std::vector<Entry>& entries, const std::vector<Token>& pool) {
+  if (fill_at_once(entries, pool)) {
+    return;
+  }
+  for (const Entry& entry : entries) {
+    const Span<const Token> spelling(pool.data() + entry.offset, entry.length);
+    if (observe(entry.target, spelling)) {
+      entries_[by_drafts_[lower_bound(spelling)]].uses = entry.uses;
+      choose_primary(entry.target);
+    }
+  }
+}
+
+// The same with every order sorted once. False, and nothing is done, when that does not amount to
+// the same: something would be refused, evicted or met twice.
+bool NgramCache::fill_at_once(const std::vector<Entry>& entries, const std::vector<Token>& pool) {
+  struct Key {
+    std::uint64_t first_two;
+    std::uint32_t id;
+  };
+  const auto spelling = [&](std::uint32_t id) {
+    return Span<const Token>(pool.data() + entries[id].offset, entries[id].length);
+  };
+  std::vector<Key> order;
+  std::vector<std::uint64_t> targets;
+  order.reserve(entries.size());
+  targets.reserve(entries.size());
+  std::size_t capacity = 0, pool_capacity = 0;  // as they would have grown
+  for (std::uint32_t id = 0; id < entries.size(); ++id) {
+    const auto drafts = spelling(id);
+    check(*pair_, entries[id].target, drafts);
+    if (!can_hold(entries[id].target, drafts)) {
+      return false;
+    }
+    order.push_back({static_cast<std::uint64_t>(drafts[0]) << 32 | drafts[1], id});
+    targets.push_back(static_cast<std::uint64_t>(entries[id].target) << 32 | id);
+    const std::size_t used = entries[id].offset + drafts.size();
+    capacity = id + 1 > capacity ? grown(id + 1) : capacity;
+    pool_capacity = used > pool_capacity ? grown(used) : pool_capacity;
+  }
+  const std::size_t bytes = capacity * (sizeof(Entry) + 2 * sizeof(std::uint32_t)) +
+                            pool_capacity * sizeof(Token) + fixed_bytes();
+  if (entries.size() > limits_.max_entries || bytes > limits_.max_bytes) {
+    return false;
+  }
+  std::sort(order.begin(), order.end(), [&](const Key& a, const Key& b) {
+    return a.first_two != b.first_two ? a.first_two < b.first_two
+                                      : compare(spelling(a.id), spelling(b.id)) < 0;
+  });
+  const auto same = [&](const Key& a, const Key& b) {
+    return a.first_two == b.first_two && compare(spelling(a.id), spelling(b.id)) == 0;
+  };
+  if (std::adjacent_find(order.begin(), order.end(), same) != order.end()) {
+    return false;
+  }
+  std::sort(targets.begin(), targets.end());
+
+  entries_.reserve(capacity);
+  by_drafts_.reserve(capacity);
+  by_target_.reserve(capacity);
+  pool_.reserve(pool_capacity);
+  pool_ = pool;
+  for (const Entry& entry : entries) {
+    entries_.push_back(entry);
+    next_tick();
+    entries_.back().tick = tick_;
+    starts_.set(static_cast<std::size_t>(pool_[entry.offset]));
+  }
+  for (const Key& key : order) {
+    by_drafts_.push_back(key.id);
+  }
+  for (const std::uint64_t target : targets) {
+    by_target_.push_back(static_cast<std::uint32_t>(target));
+  }
+  for (std::size_t begin = 0, end = 0; begin < by_target_.size(); begin = end) {
+    const Token target = entries_[by_target_[begin]].target;
+    while (end < by_target_.size() && entries_[by_target_[end]].target == target) {
+      ++end;
+    }
+    Entry& best = entries_[by_target_[best_spelling(begin, end)]];
+    best.primary = 1;
+    primary_starts_.set(static_cast<std::size_t>(pool_[best.offset]));
+  }
+  ++version_;
+  return true;
+}
+
+std::string NgramCache::to_bytes() const {
   std::string bytes(kMagic, sizeof kMagic);
   put32(bytes, kVersion);
   put64(bytes, pair_->fingerprint());
@@ -415,7 +514,62 @@ void NgramCache::save(const std::filesystem::path& path) const {
   Fnv1a checksum;
   checksum.update(bytes);
   put64(bytes, checksum.value());
+  return bytes;
+}
 
+NgramCache NgramCache::from_bytes(std::string_view bytes,
+                                  std::shared_ptr<const VocabularyPair> pair, CacheLimits limits,
+                                  const std::string& name) {
+  if (bytes.size() < sizeof kMagic + 24 || bytes.compare(0, sizeof kMagic, kMagic, sizeof kMagic)) {
+    throw CacheDamagedError(name + " is no n-gram cache, or it is truncated");
+  }
+  const std::string_view body = bytes.substr(0, bytes.size() - 8);
+  Fnv1a checksum;
+  checksum.update(body);
+  if (Reader(bytes.substr(body.size()), name).get64() != checksum.value()) {
+    throw CacheDamagedError(name + " fails its checksum");
+  }
+  Reader reader(body.substr(sizeof kMagic), name);
+  const std::uint32_t version = reader.get32();
+  if (version != kVersion) {
+    throw CacheMismatchError(name + " has format version " + std::to_string(version) +
+                             "; this program reads version " + std::to_string(kVersion));
+  }
+  if (reader.get64() != pair->fingerprint()) {
+    throw CacheMismatchError(name + " belongs to another pair of drafter and target");
+  }
+  std::vector<Entry> entries;
+  std::vector<Token> pool;
+  pool.reserve(reader.left() / 4);
+  for (std::uint32_t left = reader.get32(); left > 0; --left) {
+    Entry entry{};
+    entry.target = static_cast<Token>(reader.get32());
+    const std::uint32_t length = reader.get32();
+    if (length > kMaxLength) {
+      throw CacheDamagedError(name + " holds an n-gram of impossible length");
+    }
+    entry.length = length & 0x7f;
+    entry.uses = std::min(std::max(reader.get32(), 1U), kMaxUses) & kMaxUses;
+    entry.offset = static_cast<std::uint32_t>(pool.size());
+    for (std::uint32_t i = 0; i < length; ++i) {
+      pool.push_back(static_cast<Token>(reader.get32()));
+    }
+    entries.push_back(entry);
+  }
+  if (reader.left() > 0) {
+    throw CacheDamagedError(name + " has bytes after its last n-gram");
+  }
+  NgramCache cache(std::move(pair), limits);
+  try {
+    cache.fill(entries, pool);
+  } catch (const std::out_of_range& error) {
+    throw CacheDamagedError(name + ": " + error.what());
+  }
+  return cache;
+}
+
+void NgramCache::save(const std::filesystem::path& path) const {
+  const std::string bytes = to_bytes();
   std::filesystem::path temporary = path;
   temporary += ".tmp" + std::to_string(::getpid());
   try {
@@ -438,61 +592,7 @@ void NgramCache::save(const std::filesystem::path& path) const {
 
 NgramCache NgramCache::load(const std::filesystem::path& path,
                             std::shared_ptr<const VocabularyPair> pair, CacheLimits limits) {
-  const std::string bytes = read_file(path);
-  const std::string name = path.string();
-  if (bytes.size() < sizeof kMagic + 24 || std::memcmp(bytes.data(), kMagic, sizeof kMagic) != 0) {
-    throw CacheDamagedError(name + " is not an n-gram cache, or it is truncated");
-  }
-  const std::size_t body = bytes.size() - 8;
-  Fnv1a checksum;
-  checksum.update(std::string_view(bytes).substr(0, body));
-  Reader tail(bytes, name);
-  tail.skip(body);
-  if (tail.get64() != checksum.value()) {
-    throw CacheDamagedError("n-gram cache " + name + " fails its checksum");
-  }
-  Reader reader(bytes, name);
-  reader.skip(sizeof kMagic);
-  const std::uint32_t version = reader.get32();
-  if (version != kVersion) {
-    throw CacheMismatchError("n-gram cache " + name + " has format version " +
-                             std::to_string(version) + "; this program reads version " +
-                             std::to_string(kVersion));
-  }
-  if (reader.get64() != pair->fingerprint()) {
-    throw CacheMismatchError("n-gram cache " + name +
-                             " belongs to another pair of drafter and target");
-  }
-  NgramCache cache(std::move(pair), limits);
-  const std::uint32_t count = reader.get32();
-  std::vector<Token> drafts;
-  for (std::uint32_t i = 0; i < count; ++i) {
-    const auto target = static_cast<Token>(reader.get32());
-    const std::uint32_t length = reader.get32();
-    const std::uint32_t uses = reader.get32();
-    if (length > kMaxLength) {
-      throw CacheDamagedError("n-gram cache " + name + " holds an n-gram of impossible length");
-    }
-    drafts.clear();
-    for (std::uint32_t j = 0; j < length; ++j) {
-      drafts.push_back(static_cast<Token>(reader.get32()));
-    }
-    bool inserted = false;
-    try {
-      inserted = cache.observe(target, drafts);
-    } catch (const std::out_of_range& error) {
-      throw CacheDamagedError("n-gram cache " + name + ": " + error.what());
-    }
-    if (inserted) {
-      const std::size_t at = cache.lower_bound(drafts);
-      cache.entries_[cache.by_drafts_[at]].uses = std::min(std::max(uses, 1U), kMaxUses) & kMaxUses;
-      cache.choose_primary(target);
-    }
-  }
-  if (reader.position() != body) {
-    throw CacheDamagedError("n-gram cache " + name + " has bytes after its last n-gram");
-  }
-  return cache;
+  return from_bytes(read_file(path), std::move(pair), limits, "n-gram cache " + path.string());
 }
 
 }  // namespace omnidraft

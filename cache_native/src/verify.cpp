@@ -21,7 +21,10 @@ void Verifier::emit(Verdict& verdict, History& history, Token token, Origin orig
 
 void Verifier::accept(Verdict& verdict, History& history, const Proposal::Position& position) {
   const bool merged = position.draft_count > 1;
-  emit(verdict, history, position.token, merged ? Origin::kMerged : Origin::kDirect);
+  emit(verdict, history, position.token,
+       position.given() ? Origin::kLookup
+       : merged         ? Origin::kMerged
+                        : Origin::kDirect);
   ++verdict.accepted;
   verdict.accepted_drafts += position.draft_count;
   verdict.merged_accepted += merged ? 1 : 0;
@@ -91,6 +94,32 @@ void Verifier::greedy(const Proposal& proposal, const SamplingParameters& sampli
   }
 }
 
+// A token proposed without drafting has Q = 1: it stands with probability p, and what is left of
+// P - Q is p without it.
+bool Verifier::stands(const Proposal::Position& position, Verdict& verdict, History& history,
+                      Chance& chance) {
+  const auto weight = static_cast<double>(p_.weight(position.token));
+  if (chance.accept(weight / p_.total())) {
+    accept(verdict, history, position);
+    return true;
+  }
+  p_.weights(scratch_);
+  scratch_[static_cast<std::size_t>(position.token)] = 0;
+  emit(verdict, history, draw_rest(chance), Origin::kCorrected);
+  return false;
+}
+
+// From the weights of p in scratch_, some of which were set to 0. Where rounding has made an
+// outcome of a mass that is none, p itself is drawn from.
+Token Verifier::draw_rest(Chance& chance) {
+  const Span<const float> rest(scratch_.data(), scratch_.size());
+  if (std::all_of(rest.begin(), rest.end(), [](float weight) { return weight == 0; })) {
+    return p_.draw(chance);
+  }
+  block_sums(rest, weights_);
+  return static_cast<Token>(draw_row(rest, weights_, chance));
+}
+
 double Verifier::mass_below(const Node& node) const {
   double mass = 0;
   Trie(*cache_, Trie::Spellings::kPrimary).for_each_below(node, [&](Token token) {
@@ -158,14 +187,7 @@ Token Verifier::resolve_root(const Proposal& proposal, const Visit& visit, Chanc
     return draw_below(trie.child(trie.root(), static_cast<Token>(outcome)), chance);
   }
   trie.for_each([&](Token, Token token) { scratch_[static_cast<std::size_t>(token)] = 0; });
-  // Rounding may have made an outcome of a mass that is none.
-  const bool none = std::all_of(scratch_.begin(), scratch_.end(), [](float w) { return w == 0; });
-  if (none) {
-    return p_.draw(chance);
-  }
-  const Span<const float> rest(scratch_.data(), scratch_.size());
-  block_sums(rest, weights_);
-  return static_cast<Token>(draw_row(rest, weights_, chance));
+  return draw_rest(chance);
 }
 
 // The same at a node below the root: its outcomes are its children and STOP.
@@ -202,6 +224,12 @@ void Verifier::exact(const Proposal& proposal, const SamplingParameters& samplin
   for (std::size_t i = 0; i < proposal.positions.size(); ++i) {
     const Proposal::Position& position = proposal.positions[i];
     shape_row(i, sampling, history);
+    if (position.given()) {
+      if (!stands(position, verdict, history, chance)) {
+        return;
+      }
+      continue;
+    }
     double mass = p_.total();  // of what lies below the node
     for (; visit != proposal.visits.end() && visit->position == i; ++visit) {
       const double below = visit->outcome == Visit::kStop
@@ -237,6 +265,12 @@ void Verifier::paper(const Proposal& proposal, const SamplingParameters& samplin
   for (std::size_t i = 0; i < proposal.positions.size(); ++i) {
     const Proposal::Position& position = proposal.positions[i];
     shape_row(i, sampling, history);
+    if (position.given()) {
+      if (!stands(position, verdict, history, chance)) {
+        return;
+      }
+      continue;
+    }
     const auto first = proposal.row(position.first_draft, drafts);
     const double first_total = sum(first);
     double q = 1;  // Eq. 1: the product over the merged draft tokens

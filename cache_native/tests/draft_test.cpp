@@ -100,6 +100,33 @@ TEST_F(DraftTest, ExactVisitsHoldTheDistributionsDrawnFrom) {
   EXPECT_TRUE(proposal.positions[1].open);
 }
 
+TEST_F(DraftTest, GivenTokensComeBeforeDraftedOnes) {
+  for (const Verification verification :
+       {Verification::kGreedy, Verification::kExact, Verification::kPaper}) {
+    Draft draft(cache_, verification, 1);
+    const std::vector<Token> first{2, 4}, second{3};
+    draft.propose(first);
+    draft.propose(second);
+    const std::vector<float> certain{-kInfinity, 3, -kInfinity, -kInfinity};
+    EXPECT_EQ(step(draft, certain), 1);
+    EXPECT_THROW(draft.propose(first), std::invalid_argument);
+    const Proposal proposal = draft.finish();
+    EXPECT_EQ(proposal.tokens(), std::vector<Token>({2, 4, 3, 4}));
+    EXPECT_EQ(proposal.drafts, std::vector<Token>({1}));
+    EXPECT_TRUE(proposal.positions[2].given());
+    EXPECT_FALSE(proposal.positions[3].given());
+    EXPECT_TRUE(draft.finish().positions.empty());
+    draft.propose(second);
+    EXPECT_EQ(draft.finish().tokens(), second);
+  }
+  Draft draft(cache_, Verification::kGreedy, 0);
+  for (const Token token : {-1, 5}) {
+    const std::vector<Token> outside{0, token};
+    EXPECT_THROW(draft.propose(outside), std::out_of_range);
+  }
+  EXPECT_TRUE(draft.finish().positions.empty());
+}
+
 TEST_F(DraftTest, MemoryIsUsedAgainOnlyWhenNobodyHoldsIt) {
   Draft draft(cache_, Verification::kExact, 1);
   step(draft, prefer(1));

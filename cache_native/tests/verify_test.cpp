@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -49,6 +50,33 @@ TEST(Exactness, OfShapedTargets) {
   EXPECT_LT(worst, kTolerance);
 }
 
+// Tokens proposed without drafting are exact by the paper's verification too.
+TEST(Exactness, OfGivenTokens) {
+  double worst = 0;
+  for (std::uint64_t seed = 0; seed < 1000 / testing::kShare; ++seed) {
+    World world(seed);
+    world.give(1 + seed % 3);
+    if (seed % 4 == 3) {
+      world.sampling = {0.7, static_cast<int>(seed % 3), 0.9, 0.05, 1.3};
+    }
+    for (const Verification verification : {Verification::kExact, Verification::kPaper}) {
+      worst = std::max(worst, world.deviation(0, verification, 1 + seed % 2));
+    }
+  }
+  EXPECT_LT(worst, kTolerance);
+}
+
+TEST(Exactness, OfGivenTokensThenDraftedOnes) {
+  double worst = 0;
+  for (std::uint64_t seed = 0; seed < 400 / testing::kShare; ++seed) {
+    World world(seed);
+    world.give(1);
+    worst =
+        std::max(worst, world.deviation(1 + static_cast<int>(seed % 3), Verification::kExact, 2));
+  }
+  EXPECT_LT(worst, kTolerance);
+}
+
 TEST(Exactness, IsMoreThanThePaperGives) {
   double worst = 0;
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
@@ -74,6 +102,37 @@ TEST(Greedy, EmitsTheTargetsArgmax) {
     merged += static_cast<int>(verdict.merged_accepted);
   }
   EXPECT_GT(merged, 20);
+}
+
+TEST(Greedy, AcceptsGivenTokensWhileTheyAreTheArgmax) {
+  std::uint32_t all = 0;
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    World world(seed);
+    world.sampling.temperature = 0;
+    testing::Context answer;
+    for (int i = 0; i < 8; ++i) {
+      answer.push_back(static_cast<Token>(argmax(world.logits(true, answer))));
+    }
+    world.given.assign(answer.begin(), answer.begin() + 3);
+    const std::size_t wrong = seed % 4;  // 3: none
+    if (wrong < 3) {
+      world.given[wrong] = (answer[wrong] + 1) % static_cast<Token>(world.target_size);
+    }
+    Generator generator(0);
+    const Verdict verdict =
+        world.round(static_cast<int>(seed % 3), Verification::kGreedy, generator);
+    ASSERT_EQ(verdict.tokens,
+              testing::Context(answer.begin(), answer.begin() + verdict.tokens.size()));
+    ASSERT_GE(verdict.proposed, 3U);
+    const std::size_t looked_up =
+        std::count(verdict.origins.begin(), verdict.origins.end(), Origin::kLookup);
+    EXPECT_EQ(looked_up, wrong);
+    EXPECT_EQ(verdict.accepted + 1, verdict.tokens.size());
+    EXPECT_GE(verdict.accepted_drafts + wrong, verdict.accepted);
+    EXPECT_EQ(verdict.origins.back() == Origin::kFree, verdict.accepted == verdict.proposed);
+    all += verdict.accepted > 3 ? 1 : 0;
+  }
+  EXPECT_GT(all, 5U);  // drafted ones after them
 }
 
 class VerifierTest : public ::testing::Test {

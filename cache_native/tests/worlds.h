@@ -93,6 +93,7 @@ class World {
 
   Verdict round(int budget, Verification verification, Chance& chance) {
     Draft draft(*cache, verification, 1.0);
+    draft.propose(given);
     Context drafts;
     for (int i = 0; i < budget; ++i) {
       const std::vector<float>& row = logits(false, drafts);
@@ -111,6 +112,14 @@ class World {
     }
     History history(target_size);
     return Verifier(*cache).verify(proposal, {rows.data(), rows.size()}, sampling, history, chance);
+  }
+
+  // Any tokens: in the trie, outside it, special ones.
+  void give(std::size_t count) {
+    given.clear();
+    while (given.size() < count) {
+      given.push_back(static_cast<Token>(below(target_size)));
+    }
   }
 
   // Probability of every sequence a round can emit.
@@ -185,6 +194,7 @@ class World {
 
   std::unique_ptr<NgramCache> cache;
   std::size_t drafter_size = 0, target_size = 0;
+  Context given;  // proposed before anything is drafted
   SamplingParameters sampling{1.0, 0, 1, 0, 1};
 
  private:

@@ -32,7 +32,9 @@ def logits(row: np.ndarray[tuple[int], np.dtype[np.float32]]) -> list[str]:
     return [np.format_float_positional(value, unique=True) for value in row]
 
 
-def record(name: str, world: Instance, verification: Verification, budget: int) -> list[str]:
+def record(
+    name: str, world: Instance, verification: Verification, budget: int, given: int = 0
+) -> list[str]:
     """The lines of one round."""
     sampling = world.sampling
     lines = [f"round {name}"]
@@ -44,11 +46,16 @@ def record(name: str, world: Instance, verification: Verification, budget: int) 
     parameters = (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
     lines.append(line("sampling", [*parameters, sampling.repetition_penalty]))
     seed = 1000 + world.seed
-    past = np.random.default_rng(world.seed).integers(0, len(world.target), 3).tolist()
+    random = np.random.default_rng(world.seed)
+    past = random.integers(0, len(world.target), 3).tolist()
     lines += [f"seed {seed}", line("history", past)]
 
     chance = _native.Generator(seed)
     draft = _native.Draft(world.cache, verification, sampling.temperature or 1.0)
+    if given:
+        world.given = tuple(random.integers(0, len(world.target), given).tolist())
+        draft.propose(world.given)
+        lines.append(line("given", world.given))
     drafts: tuple[int, ...] = ()
     for _ in range(budget):
         row = world.logits("q", drafts)
@@ -75,6 +82,11 @@ def record(name: str, world: Instance, verification: Verification, budget: int) 
 def main() -> None:
     lines = ["# Recorded by record.py; see README.md."]
     seen: Counter[str] = Counter()
+
+    def count(block: list[str]) -> None:
+        seen.update(word for text in block if text.startswith("origins") for word in text.split())
+        seen["none" if any(text == "drafts" for text in block) else "some"] += 1
+
     for verification in Verification:
         parameters = GREEDY if verification is Verification.GREEDY else SAMPLING
         for i in range(16):
@@ -89,11 +101,23 @@ def main() -> None:
                 if any(text.startswith("origins") and wanted in text for text in block):
                     break
             lines += block
-            seen.update(
-                word for text in block if text.startswith("origins") for word in text.split()
-            )
-            seen["none" if any(text == "drafts" for text in block) else "some"] += 1
+            count(block)
+    for verification in Verification:
+        parameters = GREEDY if verification is Verification.GREEDY else SAMPLING
+        for i in range(8):
+            wanted = ("lookup corrected", "lookup free", "lookup direct", "lookup merged")[i // 2]
+            for seed in range(1000 * i, 1000 * (i + 1)):
+                world = random_instance(seed, parameters[i % len(parameters)], "ab")
+                budget = 0 if i < 4 else 2 + i % 2
+                block = record(
+                    f"{verification.name.lower()}-given-{i}", world, verification, budget, 1 + i % 3
+                )
+                if any(text.startswith("origins") and wanted in text for text in block):
+                    break
+            lines += block
+            count(block)
     assert all(seen[word] >= 3 for word in ("direct", "merged", "corrected", "free")), seen
+    assert seen["lookup"] >= 24, seen
     path = Path(__file__).with_name("rounds.txt")
     path.write_text("\n".join(lines))
     print(f"{path.name}: {sum(text == 'end' for text in lines)} rounds, {dict(seen)}")

@@ -4,6 +4,10 @@
 //   Draft draft(cache, Verification::kExact, temperature);
 //   Token next = draft.step(logits, chance);   // feed `next` to the drafter, and so on
 //   Proposal proposal = draft.finish();
+//
+// Target tokens that come from elsewhere, a Lookup say, may stand before the drafted ones:
+//
+//   draft.propose(tokens);
 #pragma once
 
 #include <cstdint>
@@ -42,6 +46,9 @@ struct Proposal {
     std::uint32_t first_draft = 0, draft_count = 0;
     Node last;          // the node where the path of this position ends
     bool open = false;  // the budget ended before STOP or a leaf was drawn
+
+    // Proposed without drafting: Q is certain of the token.
+    bool given() const { return draft_count == 0; }
   };
 
   Verification verification = Verification::kGreedy;
@@ -65,6 +72,12 @@ class Draft {
   // temperature shapes q; it is not used by greedy. Throws std::invalid_argument when it is not
   // positive in exact and paper.
   Draft(const NgramCache& cache, Verification verification, double temperature);
+
+  // Proposes target tokens before anything is drafted in this round: any of the vocabulary, in the
+  // trie or not, special ones too. They must not depend on the target's random choices to come.
+  // Throws std::out_of_range for a token outside the target's vocabulary, std::invalid_argument
+  // after a first draft token.
+  void propose(Span<const Token> tokens);
 
   // Logits of the drafter after the last draft token, [drafter vocabulary]. Returns the next draft
   // token, or kNoToken when nothing that the trie knows can follow: the proposal ends there.

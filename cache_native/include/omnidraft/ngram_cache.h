@@ -12,6 +12,8 @@
 #include <filesystem>
 #include <memory>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "omnidraft/bitset.h"
@@ -30,12 +32,12 @@ struct CacheLimits {
   Eviction eviction = Eviction::kLru;
 };
 
-// The file is truncated, altered, or no cache file at all.
+// The bytes are truncated, altered, or no cache at all.
 class CacheDamagedError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The file is intact but belongs to other vocabularies or to another version of the format.
+// The bytes are intact but belong to other vocabularies or to another version of the format.
 class CacheMismatchError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -80,7 +82,16 @@ class NgramCache {
   const Bitset& starts() const { return starts_; }
   const Bitset& primary_starts() const { return primary_starts_; }
 
-  // Written to a temporary name, flushed, then renamed. Throws std::filesystem::filesystem_error.
+  // The n-grams, oldest use first, with a checksum; not the limits.
+  std::string to_bytes() const;
+  // What to_bytes gave, in a new cache: as observing each n-gram as often as it was used, in order
+  // of the last uses. `name` is what messages call the bytes. Throws CacheDamagedError,
+  // CacheMismatchError.
+  static NgramCache from_bytes(std::string_view bytes, std::shared_ptr<const VocabularyPair> pair,
+                               CacheLimits limits = {}, const std::string& name = "n-gram cache");
+
+  // to_bytes in a file. Written to a temporary name, flushed, then renamed. Throws
+  // std::filesystem::filesystem_error.
   void save(const std::filesystem::path& path) const;
   // Throws CacheDamagedError, CacheMismatchError, std::filesystem::filesystem_error.
   static NgramCache load(const std::filesystem::path& path,
@@ -102,13 +113,18 @@ class NgramCache {
   bool spells(Token target, Span<const Token> drafts) const;
   std::size_t lower_bound(Span<const Token> drafts) const;
   std::pair<std::size_t, std::size_t> spellings(Token target) const;
+  bool can_hold(Token target, Span<const Token> drafts) const;
   void insert(Token target, Span<const Token> drafts);
+  void fill(const std::vector<Entry>& entries, const std::vector<Token>& pool);
+  bool fill_at_once(const std::vector<Entry>& entries, const std::vector<Token>& pool);
   void use(std::uint32_t entry);
   void choose_primary(Token target);
+  std::size_t best_spelling(std::size_t begin, std::size_t end) const;
   void set_primary(std::uint32_t entry, bool primary);
   void update_start(Token draft);
-  bool make_room(std::size_t length);
+  void make_room(std::size_t length);
   std::size_t fixed_bytes() const;
+  bool fits_alone(std::size_t length) const;
   bool fits(std::size_t entries, std::size_t pool) const;
   void evict_one();
   void compact_pool();

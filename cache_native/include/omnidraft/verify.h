@@ -15,6 +15,7 @@ enum class Origin : std::uint8_t {
   kMerged = 1,     // drafted and accepted, an n-gram of the cache
   kCorrected = 2,  // the target's choice where the proposal was rejected
   kFree = 3,       // the target's own next token after everything proposed was accepted
+  kLookup = 4,     // proposed without drafting, and accepted
 };
 
 struct Verdict {
@@ -49,7 +50,10 @@ class Verifier {
              Chance& chance, Verdict& verdict);
   void emit(Verdict& verdict, History& history, Token token, Origin origin);
   void accept(Verdict& verdict, History& history, const Proposal::Position& position);
+  bool stands(const Proposal::Position& position, Verdict& verdict, History& history,
+              Chance& chance);
   void shape_row(std::size_t i, const SamplingParameters& sampling, const History& history);
+  Token draw_rest(Chance& chance);
   double mass_below(const Node& node) const;
   Token draw_below(const Node& node, Chance& chance);
   Token resolve_root(const Proposal& proposal, const Visit& visit, Chance& chance);
