@@ -12,10 +12,13 @@ from omnidraft.runtime.convert.quantize import BLOCK, inverse
 
 Floats = NDArray[np.float32]
 
-# A block's scale: its largest weight at -8, times what loses least of these.
-_SHRINKAGES = np.linspace(0.75, 1.1, 15, dtype=np.float32)
+# A block's scale: its largest weight at -8, times what loses least of these. The last ones find
+# weights that use fewer levels already, as those of a drafter that was trained for 4 bits.
+_SHRINKAGES = np.array([*np.linspace(0.75, 1.1, 15), 8 / 7, 8 / 6, 8 / 5], np.float32)
 # Share of the mean moment added to all, so that rare inputs do not decide.
 _DAMPING = 0.01
+# Rows that are rounded together: what is worked on stays in the processor's caches.
+_ROWS = 1024
 
 
 def quantize_blocks4_gptq(rows: Floats, moments: Floats | None) -> tuple[NDArray[np.uint8], Floats]:
@@ -29,23 +32,36 @@ def quantize_blocks4_gptq(rows: Floats, moments: Floats | None) -> tuple[NDArray
     Returns:
         uint8 [out, in / 2], low nibble first, and float32 scales [out, in / 32].
     """
-    rows = rows.copy()
     width = rows.shape[1]
-    carry = np.eye(width, dtype=np.float32) if moments is None else error_carry(moments)
-    codes = np.empty(rows.shape, np.uint8)
+    carry = None if moments is None else error_carry(moments)
+    codes = np.empty((len(rows), width // 2), np.uint8)
     scales = np.empty((len(rows), width // BLOCK), np.float32)
-    for start in range(0, width, BLOCK):
+    for start in range(0, len(rows), _ROWS):
+        part = slice(start, start + _ROWS)
+        codes[part], scales[part] = _quantize_rows(rows[part], carry)
+    return codes, scales
+
+
+def _quantize_rows(rows: Floats, carry: Floats | None) -> tuple[NDArray[np.uint8], Floats]:
+    rows = rows.copy()
+    codes = np.empty(rows.shape, np.uint8)
+    scales = np.empty((len(rows), rows.shape[1] // BLOCK), np.float32)
+    for start in range(0, rows.shape[1], BLOCK):
         end = start + BLOCK
         scale = scales[:, start // BLOCK] = _best_scales(rows[:, start:end])
         per_scale = inverse(scale)
-        errors = np.empty((len(rows), BLOCK), np.float32)
-        for column in range(start, end):
-            levels = np.clip(np.rint(rows[:, column] * per_scale), -8, 7)
-            codes[:, column] = levels + 8
-            error = (rows[:, column] - levels * scale) / carry[column, column]
-            rows[:, column + 1 : end] -= error[:, None] * carry[column, column + 1 : end]
-            errors[:, column - start] = error
-        rows[:, end:] -= errors @ carry[start:end, end:]
+        # Column by column, so a column's weights lie side by side.
+        columns = np.ascontiguousarray(rows[:, start:end].T)
+        errors = np.zeros_like(columns)
+        for i, column in enumerate(columns):
+            levels = np.clip(np.rint(column * per_scale), -8, 7)
+            codes[:, start + i] = levels + 8
+            if carry is not None:
+                factors = carry[start + i, start + i : end]
+                errors[i] = (column - levels * scale) / factors[0]
+                columns[i + 1 :] -= errors[i] * factors[1:, None]
+        if carry is not None:
+            rows[:, end:] -= np.ascontiguousarray(errors.T) @ carry[start:end, end:]
     return codes[:, 0::2] | (codes[:, 1::2] << np.uint8(4)), scales
 
 

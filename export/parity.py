@@ -54,6 +54,11 @@ class Reference:
     logits: NDArray[np.float32]
     log_sum: NDArray[np.float32]
 
+    @property
+    def certainty(self) -> float:
+        """The mean probability of the likeliest token."""
+        return float(np.exp(self.logits[:, 0] - self.log_sum).mean())
+
     def save(self, path: Path) -> None:
         """Write the reference as compressed arrays."""
         np.savez_compressed(path, **vars(self))

@@ -7,21 +7,21 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from omnidraft import GenerationOptions, Origin, SamplingParameters, Session, Verification
+from omnidraft.adapt_cli import AdapterOption, adapt, adapter_choice
 from omnidraft.adapters_cli import adapters_app
-from omnidraft.output import AsJson, print_json
+from omnidraft.opening import open_models
+from omnidraft.output import AsJson, errors, print_json, progress_bar, steps
+from omnidraft.profile_cli import profile
 from omnidraft.runtime.bench import Comparison, Report, compare, read_prompts
 from omnidraft.runtime.doctor import examine
 from omnidraft.runtime.engines import Engine
@@ -30,10 +30,8 @@ from omnidraft.runtime.manifest import Backend, BundleQuantization
 from omnidraft.runtime.models import (
     DEFAULT_DRAFTER,
     DEFAULT_QUANTIZATION,
-    LoadedModel,
     Quantization,
     list_models,
-    load_model,
     model_path,
     pull,
 )
@@ -42,6 +40,7 @@ from omnidraft.runtime.session import (
     DEFAULT_DRAFT_LENGTH,
     Answer,
     default_ngram_folder,
+    read_draft_length,
 )
 
 if TYPE_CHECKING:
@@ -57,14 +56,16 @@ app = typer.Typer(
 models_app = typer.Typer(help="Fetch, list and find models.", no_args_is_help=True)
 app.add_typer(models_app, name="models")
 app.add_typer(adapters_app, name="adapters")
+app.command()(profile)
+app.command()(adapt)
 
 _STYLES = {
     Origin.DIRECT: "green",
     Origin.MERGED: "cyan",
     Origin.CORRECTED: "yellow",
     Origin.FREE: "default",
+    Origin.LOOKUP: "magenta",
 }
-_errors = Console(stderr=True, highlight=False)
 
 Target = Annotated[
     str, typer.Option(help="Model name, folder, GGUF file or Hugging Face id.", show_default=False)
@@ -77,11 +78,18 @@ TopP = Annotated[float, typer.Option(help="Keep the smallest set with this proba
 MinP = Annotated[float, typer.Option(help="Keep tokens at least so probable relative to the best.")]
 Penalty = Annotated[float, typer.Option(help="Repetition penalty; 1 is off.")]
 Seed = Annotated[int | None, typer.Option(min=0, max=2**64 - 1, help="Repeat a sampled run.")]
-DraftLength = Annotated[int, typer.Option(min=0, max=32, help="Draft tokens per round.")]
+DraftLengthOption = Annotated[
+    str,
+    typer.Option(
+        metavar="N|auto", help="Draft tokens per round; auto: as many as pay for themselves."
+    ),
+]
 DraftConfidence = Annotated[
     float,
     typer.Option(
-        min=0, max=1, help="End a draft early when it is less likely than this; 0: never."
+        min=0,
+        max=1,
+        help="End a draft of fixed length early when it is less likely than this; 0: never.",
     ),
 ]
 VerificationOption = Annotated[
@@ -107,7 +115,7 @@ def generate(
     min_p: MinP = 0.0,
     repetition_penalty: Penalty = 1.0,
     seed: Seed = None,
-    draft_length: DraftLength = DEFAULT_DRAFT_LENGTH,
+    draft_length: DraftLengthOption = str(DEFAULT_DRAFT_LENGTH),
     draft_confidence: DraftConfidence = DEFAULT_DRAFT_CONFIDENCE,
     no_draft: Annotated[bool, typer.Option("--no-draft", help="Plain decoding.")] = False,
     verification: VerificationOption = "exact",
@@ -115,12 +123,16 @@ def generate(
     quantization: QuantizationOption = DEFAULT_QUANTIZATION,
     engine: EngineOption = None,
     threads: Threads = 2,
+    adapter: AdapterOption = None,
+    learn: Annotated[
+        bool, typer.Option("--learn", help="Go on learning, and keep it in the adapter.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Answer one prompt, streaming the text.
 
-    Colours in a terminal tell how a token came about: green direct, cyan merged n-gram, yellow
-    corrected by the target, uncoloured the target's own.
+    Colours in a terminal tell how a token came about: green direct, cyan merged n-gram, magenta
+    looked up in the text, yellow corrected by the target, uncoloured the target's own.
 
     What one answer teaches the n-gram cache is kept for the next. A sampled answer with --seed
     starts from an empty one, so that it can be repeated.
@@ -130,25 +142,27 @@ def generate(
         _sampling(temperature, top_k, top_p, min_p, repetition_penalty),
         verification,
         seed,
-        0 if no_draft else draft_length,
+        "0" if no_draft else draft_length,
         draft_confidence,
         raw,
     )
     text = _read_prompt(prompt)
     session = _open(
         target,
-        drafter if options.draft_length else None,
+        drafter if options.draft_length != 0 else None,
         quantization,
         engine,
         threads,
         keep_ngrams=options.sampling.greedy or seed is None,
+        adapter=adapter,
+        learn=learn,
     )
     if as_json:
         answer = session.generate(text, options)
         print_json(_answer_as_dict(answer))
     else:
         _stream(session, text, options)
-    session.save_ngrams()
+    session.save()
 
 
 @app.command()
@@ -164,21 +178,20 @@ def bench(
     min_p: MinP = 0.0,
     repetition_penalty: Penalty = 1.0,
     seed: Seed = 0,
-    draft_length: DraftLength = DEFAULT_DRAFT_LENGTH,
+    draft_length: DraftLengthOption = str(DEFAULT_DRAFT_LENGTH),
     draft_confidence: DraftConfidence = DEFAULT_DRAFT_CONFIDENCE,
     verification: VerificationOption = "exact",
     raw: Raw = False,
     quantization: QuantizationOption = DEFAULT_QUANTIZATION,
     engine: EngineOption = None,
     threads: Threads = 2,
+    adapter: AdapterOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Answer every prompt plainly and speculatively, and compare.
 
     The n-gram cache starts empty, so that a run can be repeated.
     """
-    if draft_length == 0:
-        raise OmniDraftError("bench compares drafting with plain decoding: --draft-length from 1")
     options = _options(
         max_new_tokens,
         _sampling(temperature, top_k, top_p, min_p, repetition_penalty),
@@ -188,9 +201,13 @@ def bench(
         draft_confidence,
         raw,
     )
+    if options.draft_length == 0:
+        raise OmniDraftError("bench compares drafting with plain decoding: --draft-length from 1")
     entries = read_prompts(prompts, limit)
-    session = _open(target, drafter, quantization, engine, threads, keep_ngrams=False)
-    with _progress() as progress:
+    session = _open(
+        target, drafter, quantization, engine, threads, keep_ngrams=False, adapter=adapter
+    )
+    with progress_bar() as progress:
         bar = progress.add_task("", total=len(entries))
 
         def show(report: Report) -> None:
@@ -229,8 +246,9 @@ def export_command(
         int, typer.Option(min=0, max=1024, help="Rank of the LoRA inputs; 0: none.")
     ] = 32,
     context: Annotated[
-        int, typer.Option(min=16, help="Longest sequence, where a graph fixes it.")
-    ] = 1024,
+        int | None,
+        typer.Option(min=16, help="Longest sequence, in tokens.", show_default="by backend"),
+    ] = None,
     soc: Annotated[
         str | None, typer.Option(help="Chip to compile for, as SM8650.", show_default=False)
     ] = None,
@@ -257,8 +275,8 @@ def export_command(
     from omnidraft.export.pipeline import export
     from omnidraft.export.recipes import Options
 
-    options = Options(quantization, lora_rank, context, soc, threads, train_step)
-    with _steps(f"exporting {checkpoint}") as show:
+    options = Options(quantization, lora_rank, context or 0, soc, threads, train_step)
+    with steps(f"exporting {checkpoint}") as show:
         export(checkpoint, output, backend, options, calibration=calibration, progress=show)
     inspect(output, as_json=as_json)
 
@@ -285,7 +303,7 @@ def inspect(
     if verify:
         from omnidraft.export.parity import verify as measure
 
-        with _steps("measuring"):
+        with steps("measuring"):
             verified = measure(bundle, folder, threads)
     if as_json:
         report = bundle.model_dump(mode="json") | {"size_bytes": bundle.size}
@@ -346,7 +364,7 @@ def models_pull(
     quantization: QuantizationOption = DEFAULT_QUANTIZATION,
 ) -> None:
     """Fetch a model and convert it into the cache; check and mend one that is there."""
-    with _steps(f"pulling {name}") as show:
+    with steps(f"pulling {name}") as show:
         path = pull(name, quantization, progress=show)
     print(path)
 
@@ -362,17 +380,17 @@ def models_path(
 
 def main() -> None:
     """Run the command. What a user can mend ends with a message and exit code 2."""
-    warnings.showwarning = lambda message, *_, **__: _errors.print(
+    warnings.showwarning = lambda message, *_, **__: errors.print(
         Text(f"warning: {message}", "yellow"), soft_wrap=True
     )
     signal.signal(signal.SIGINT, _interrupt)
     try:
         app()
     except OmniDraftError as error:
-        _errors.print(Text(f"error: {error}", "red"), soft_wrap=True)
+        errors.print(Text(f"error: {error}", "red"), soft_wrap=True)
         sys.exit(2)
     except _Interrupted:
-        _errors.print("\ninterrupted")
+        errors.print("\ninterrupted")
         sys.exit(130)
     except BrokenPipeError:
         # Whoever read our output has gone; keep Python from complaining at exit.
@@ -393,13 +411,19 @@ def _options(
     sampling: SamplingParameters,
     verification: Literal["exact", "paper"],
     seed: int | None,
-    draft_length: int,
+    draft_length: str,
     draft_confidence: float,
     raw: bool,
 ) -> GenerationOptions:
     choices = {"exact": Verification.EXACT, "paper": Verification.PAPER}
     return GenerationOptions(
-        max_new_tokens, sampling, choices[verification], seed, draft_length, draft_confidence, raw
+        max_new_tokens,
+        sampling,
+        choices[verification],
+        seed,
+        read_draft_length(draft_length),
+        draft_confidence,
+        raw,
     )
 
 
@@ -433,46 +457,22 @@ def _open(
     threads: int,
     *,
     keep_ngrams: bool,
+    adapter: str | None = None,
+    learn: bool = False,
 ) -> Session:
-    with _steps("loading") as show:
-        target_model = load_model(
-            target, quantization=quantization, engine=engine, threads=threads, progress=show
-        )
-        drafter_model: LoadedModel | None = None
-        if drafter is not None:
-            drafter_model = load_model(drafter, threads=1, progress=show)
-    return Session(
-        target_model, drafter_model, ngram_folder=default_ngram_folder() if keep_ngrams else None
+    if learn and adapter is None:
+        raise OmniDraftError("--learn needs the name of an adapter to learn: --adapter")
+    if adapter is not None and drafter is None:
+        raise OmniDraftError("plain decoding has no use for --adapter: leave it out, or draft")
+    target_model, drafter_model = open_models(
+        target, drafter, quantization, engine, threads, learnable=adapter is not None
     )
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """A progress bar on stderr that leaves nothing behind; silent where nobody watches."""
-    with Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeRemainingColumn(),
-        console=_errors,
-        transient=True,
-        disable=not _errors.is_terminal,
-    ) as progress:
-        yield progress
-
-
-@contextmanager
-def _steps(description: str) -> Iterator[Callable[[str, float | None], None]]:
-    """A progress bar for fetching and converting; yields what is told each step."""
-    with _progress() as progress:
-        bar = progress.add_task(description, total=None)
-
-        def show(step: str, fraction: float | None) -> None:
-            progress.update(bar, description=step, total=1 if fraction is not None else None)
-            if fraction is not None:
-                progress.update(bar, completed=fraction)
-
-        yield show
+    return Session(
+        target_model,
+        drafter_model,
+        ngram_folder=default_ngram_folder() if keep_ngrams else None,
+        adapter=adapter_choice(adapter, learn) if adapter is not None else None,
+    )
 
 
 def _stream(session: Session, prompt: str, options: GenerationOptions) -> None:
@@ -493,7 +493,7 @@ def _stream(session: Session, prompt: str, options: GenerationOptions) -> None:
             print(flush=True)
     if session.last is not None and coloured:
         stats = session.last.statistics
-        _errors.print(
+        errors.print(
             f"[dim]{stats.target_tokens} tokens, {stats.tokens_per_second:.1f} a second, "
             f"{stats.block_efficiency:.2f} a round, {stats.acceptance_rate:.0%} accepted, "
             f"{stats.ngram_accepted} of {stats.ngram_hits} n-grams accepted[/]"

@@ -1,17 +1,52 @@
-"""What the commands share: one JSON object on stdout."""
+"""What the commands share: one JSON object on stdout, progress on stderr."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else.")]
+
+errors = Console(stderr=True, highlight=False)
 
 
 def print_json(value: dict[str, Any]) -> None:
     """Write ``value`` as one line."""
     sys.stdout.write(json.dumps(value, ensure_ascii=True) + "\n")
     sys.stdout.flush()
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """A progress bar on stderr that leaves nothing behind; silent where nobody watches."""
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeRemainingColumn(),
+        console=errors,
+        transient=True,
+        disable=not errors.is_terminal,
+    ) as progress:
+        yield progress
+
+
+@contextmanager
+def steps(description: str) -> Iterator[Callable[[str, float | None], None]]:
+    """A progress bar for fetching and converting; yields what is told each step."""
+    with progress_bar() as progress:
+        bar = progress.add_task(description, total=None)
+
+        def show(step: str, fraction: float | None) -> None:
+            progress.update(bar, description=step, total=1 if fraction is not None else None)
+            if fraction is not None:
+                progress.update(bar, completed=fraction)
+
+        yield show

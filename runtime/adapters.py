@@ -101,3 +101,40 @@ def check_adapter(adapter: Mapping[str, NDArray[Any]], sizes: Mapping[str, int])
                 f"The adapter does not fit this drafter: {name} is {values.dtype} "
                 f"{list(values.shape)}, float32 {list(expected)} expected."
             )
+
+
+def complete_adapter(
+    adapter: LoraWeights | None,
+    sizes: Mapping[str, int],
+    *,
+    smallest: int = 0,
+    largest: int | None = None,
+) -> dict[str, NDArray[np.float32]]:
+    """A value for every LoRA input of a model: an adapter's, and zeros, which add nothing.
+
+    Args:
+        adapter: None: zeros alone, the base model.
+        sizes: see ``sizes_beside_rank``.
+        smallest: the smallest rank that the model's graphs take; lower ones get further zeros.
+        largest: the largest; None: any.
+
+    Raises:
+        OmniDraftError: see ``check_adapter``; or a rank is too large.
+    """
+    adapter = adapter or {}
+    check_adapter(adapter, sizes)
+    complete = {}
+    for name, size in sizes.items():
+        axis = 1 if name.endswith(".A") else 0
+        empty = np.zeros((size, 0) if axis else (0, size), np.float32)
+        values = adapter.get(name, empty)
+        rank = values.shape[axis]
+        if largest is not None and rank > largest:
+            raise OmniDraftError(
+                f"The adapter has rank {rank}, this drafter takes at most {largest}. "
+                f"Export it again with --lora-rank {rank}."
+            )
+        missing = [(0, 0), (0, 0)]
+        missing[axis] = (0, max(0, smallest - rank))
+        complete[name] = np.ascontiguousarray(np.pad(values, missing))
+    return complete

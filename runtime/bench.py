@@ -143,6 +143,9 @@ def compare(
     noise = batch_noise(session.target.model)
     report = Report(session.target.name, drafter, Comparison(), {}, noise)
     plain_options = replace(options, draft_length=0)
+    if options.draft_length == "auto":
+        # A seed would fix the length of sampled drafts.
+        options = replace(options, seed=None)
     _warm_up(session, prompts[0], options, plain_options)
     for index, prompt in enumerate(prompts):
         if index % 2:

@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from omnidraft._native import (
     Draft,
     Generator,
     History,
+    Lookup,
     NgramCache,
     Origin,
     Proposal,
     SamplingParameters,
+    Verdict,
     Verification,
     Verifier,
     Vocabulary,
     VocabularyPair,
 )
+from omnidraft.runtime.acceptance import AcceptanceHead
+from omnidraft.runtime.draft_length import DraftLengthPolicy, Fixed, Outcome
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
-from omnidraft.runtime.model import CausalModel
+from omnidraft.runtime.model import CausalModel, HiddenStates
 from omnidraft.runtime.statistics import Statistics
 from omnidraft.runtime.translation import DraftContext, Speller
 
+MAX_LOOKUP = 16
+"""Most tokens that a round takes from a lookup."""
 PROMPT_CHUNK = 256
 """Prompt tokens per target pass: bounds the memory of attention scores."""
 
@@ -39,6 +46,30 @@ class Emitted(NamedTuple):
     origin: Origin
 
 
+class Round(NamedTuple):
+    """What one round showed; all of it holds only until the observer returns.
+
+    ``logits`` float32 [m + 1, target vocabulary] are the target's, unshaped by sampling: row i
+    follows the i-th of the m tokens that ``proposal`` had scored.
+    """
+
+    context: Sequence[int]
+    """Draft tokens that stood before the draft."""
+    proposal: Proposal
+    logits: NDArray[np.float32]
+    verdict: Verdict
+    draft_logits: Sequence[NDArray[np.float32]]
+    """The drafter's, float32 [draft vocabulary], before each draft token; none for a proposal that
+    was looked up."""
+    confidences: Sequence[float]
+    """The drafter's largest probability before each draft token."""
+    hidden: Sequence[NDArray[np.float32]]
+    """The drafter's hidden states there, float32 [hidden size]; none where its engine gives none.
+    """
+    temperature: float
+    """Of the distributions that were drawn from; 0: greedy."""
+
+
 @dataclass(frozen=True)
 class Drafting:
     """What speculation needs beside the target.
@@ -48,18 +79,19 @@ class Drafting:
         cache: n-gram cache of the pair; it learns during generation.
         speller: translates target tokens into draft tokens.
         begin: draft tokens that open every context (beginning of text).
-        length: draft tokens per round, the draft length.
-        confidence: a draft ends early when the product of the drafter's largest probabilities, one
-            for each step, falls below this; 0 always drafts the full length. It depends on the
-            path drawn only, so verification stays exact.
+        policy: decides how many tokens each round drafts; it learns during generation.
+        head: predicts acceptance in place of the drafter's own probabilities, where the drafter's
+            engine gives hidden states (``HiddenStates``).
+        lookup: finds what followed in the text before; it is emptied when a generation begins.
     """
 
     model: CausalModel
     cache: NgramCache
     speller: Speller
     begin: tuple[int, ...] = ()
-    length: int = 4
-    confidence: float = 0.0
+    policy: DraftLengthPolicy = field(default_factory=lambda: Fixed(4))
+    head: AcceptanceHead | None = None
+    lookup: Lookup | None = None
 
 
 class SpeculativeDecoder:
@@ -73,6 +105,7 @@ class SpeculativeDecoder:
         sampling: shapes the target's distribution; temperature 0 is greedy.
         verification: EXACT or PAPER; greedy sampling always verifies greedily.
         seed: makes a run repeatable; None takes a random one.
+        observer: shown every round of a drafter after its verification.
     """
 
     def __init__(
@@ -83,12 +116,14 @@ class SpeculativeDecoder:
         sampling: SamplingParameters | None = None,
         verification: Verification = Verification.EXACT,
         seed: int | None = None,
+        observer: Callable[[Round], None] | None = None,
     ) -> None:
         self._target = target
         self._drafting = drafting
         self._sampling = sampling or SamplingParameters()
         self._verification = Verification.GREEDY if self._sampling.greedy else verification
         self._seed = seed
+        self._observer = observer
         self.statistics = Statistics()
         """Of the last generation."""
         self.finish_reason = ""
@@ -128,7 +163,10 @@ class SpeculativeDecoder:
         cache = self._drafting.cache if self._drafting else _nothing_to_draft(target.vocab_size)
         draft = Draft(cache, self._verification, self._sampling.temperature or 1.0)
         verifier = Verifier(cache)
-        drafter = _DraftSide(self._drafting, draft, chance, stats) if self._drafting else None
+        drafter = None
+        if self._drafting:
+            watched = self._observer is not None
+            drafter = _DraftSide(self._drafting, draft, chance, stats, watched)
 
         started = perf_counter()
         target.truncate(0)
@@ -146,7 +184,8 @@ class SpeculativeDecoder:
             if room < 0:
                 break
             try:
-                proposal = drafter.propose(room) if drafter else draft.finish()
+                begun = perf_counter()
+                proposal = drafter.propose(room, target.length) if drafter else draft.finish()
                 scored = proposal.tokens
                 before = perf_counter()
                 logits = target.forward([pending, *scored])
@@ -154,8 +193,9 @@ class SpeculativeDecoder:
                 verdict = verifier.verify(proposal, logits, self._sampling, history, chance)
             except ValueError as error:
                 raise OmniDraftError(f"{error}; its files may be damaged") from error
+            verified = perf_counter()
             stats.target_seconds += after - before
-            stats.native_seconds += perf_counter() - after
+            stats.native_seconds += verified - after
             target.truncate(target.length - len(scored) + verdict.accepted)
             stats.rounds += 1
             stats.proposed += verdict.proposed
@@ -164,7 +204,21 @@ class SpeculativeDecoder:
             stats.ngram_accepted += verdict.merged_accepted
             emitted = verdict.tokens
             if drafter:
+                if self._observer:
+                    self._observer(
+                        Round(
+                            drafter.context,
+                            proposal,
+                            logits,
+                            verdict,
+                            drafter.logits,
+                            drafter.confidences,
+                            drafter.hidden,
+                            self._sampling.temperature,
+                        )
+                    )
                 drafter.accept(proposal, emitted, verdict.accepted)
+                drafter.observe(proposal, verdict, before - begun, after - before, verified - after)
             pending = emitted[-1]
             for token, origin in zip(emitted, verdict.origins, strict=True):
                 stats.target_tokens += 1
@@ -181,40 +235,98 @@ class _DraftSide:
     """The drafter's half of the rounds of one generation."""
 
     def __init__(
-        self, drafting: Drafting, draft: Draft, chance: Generator, stats: Statistics
+        self,
+        drafting: Drafting,
+        draft: Draft,
+        chance: Generator,
+        stats: Statistics,
+        watched: bool,
     ) -> None:
         self._drafting = drafting
         self._draft = draft
         self._chance = chance
         self._stats = stats
+        self._watched = watched
+        # Of this round, where somebody watches.
+        self.logits: list[NDArray[np.float32]] = []
+        self.confidences: list[float] = []
+        self.hidden: list[NDArray[np.float32]] = []
         self._context = DraftContext(drafting.speller, drafting.cache, drafting.begin)
         self._fed: list[int] = []  # draft tokens in the drafter's KV cache
+        self._agreed = 0  # of them, how many are known to be the context's
+        self._target_length = 0
+        self._found: list[int] = []  # target tokens that lookup would propose this round
+        self._match = 0
+        self._states: HiddenStates | None = None
+        self._head: AcceptanceHead | None = None
+        model, head = drafting.model, drafting.head
+        if isinstance(model, HiddenStates) and model.hidden_size:
+            self._states = model
+            self._head = head if head and head.hidden_size == model.hidden_size else None
         drafting.model.truncate(0)
+
+    @property
+    def context(self) -> Sequence[int]:
+        """The draft tokens that stand for the target's sequence."""
+        return self._context.tokens
 
     def read(self, prompt: Sequence[int]) -> None:
         self._stats.ngram_inserted += self._context.extend(prompt)
+        if (lookup := self._drafting.lookup) is not None:
+            lookup.clear()
+            lookup.add(prompt)
 
-    def propose(self, room: int) -> Proposal:
-        """Draft at most ``room`` tokens, so that the round cannot emit more than are wanted."""
-        count = min(self._drafting.length, room)
+    def propose(self, room: int, context: int) -> Proposal:
+        """Draft at most ``room`` tokens, so that the round cannot emit more than are wanted.
+
+        Args:
+            context: target tokens in the target's KV cache.
+        """
+        policy, model, tokens = self._drafting.policy, self._drafting.model, self._context.tokens
+        self._target_length = context
+        self.logits.clear()
+        self.confidences.clear()
+        self.hidden.clear()
+        unread = len(tokens) - self._common()
+        if (lookup := self._drafting.lookup) is not None:
+            self._match = lookup.match_length
+            self._found = lookup.propose(min(room, MAX_LOOKUP), 1)
+            if self._found:
+                count = policy.look_up(len(self._found), self._match, context, unread)
+                if count:
+                    self._draft.propose(self._found[:count])
+                    return self._draft.finish()
+        limit = policy.begin(room if tokens else 0, context, unread)
         # The first step catches up with what the target has said since.
-        tokens = self._unread(count) if count > 0 else []
-        confidence = 1.0
-        while count > 0 and tokens and confidence >= self._drafting.confidence:
+        feed = self._unread(limit) if limit else []
+        for _ in range(limit):
             before = perf_counter()
-            logits = self._drafting.model.forward(tokens, rows=1)
-            self._fed += tokens
+            logits = model.forward(feed, rows=1)
+            self._fed += feed
             after = perf_counter()
+            if self._watched:
+                self.logits.append(logits[0].copy())
             token = self._draft.step(logits[0], self._chance)
             self._stats.draft_seconds += after - before
             self._stats.native_seconds += perf_counter() - after
             if token < 0:
                 break
             self._stats.draft_tokens += 1
-            confidence *= self._draft.confidence
-            tokens = [token]
-            count -= 1
+            if self._watched:
+                self.confidences.append(self._draft.confidence)
+                if self._states is not None:
+                    self.hidden.append(self._states.last_hidden().copy())
+            if not policy.go_on(self._score()):
+                break
+            feed = [token]
         return self._draft.finish()
+
+    def _score(self) -> float:
+        """How likely the token drawn last is to be accepted, by the head or the drafter."""
+        confidence = self._draft.confidence
+        if self._states is None or self._head is None:
+            return confidence
+        return self._head.score(self._states.last_hidden(), confidence)
 
     def accept(self, proposal: Proposal, emitted: Sequence[int], accepted: int) -> None:
         """Take the round's tokens into the context, n-grams into the cache."""
@@ -225,6 +337,49 @@ class _DraftSide:
             begin += count
         self._stats.ngram_inserted += self._context.extend(emitted, spellings)
 
+    def observe(
+        self,
+        proposal: Proposal,
+        verdict: Verdict,
+        draft_seconds: float,
+        target_seconds: float,
+        other_seconds: float,
+    ) -> None:
+        """Tell the policy what came of the round."""
+        outcome = Outcome(
+            self._target_length,
+            len(proposal.drafts),
+            verdict.accepted_drafts,
+            verdict.proposed,
+            verdict.accepted,
+            draft_seconds,
+            target_seconds,
+            other_seconds,
+            self._match,
+            *self._judge(verdict.tokens),
+        )
+        self._drafting.policy.observe(outcome)
+        if (lookup := self._drafting.lookup) is not None:
+            lookup.add(verdict.tokens)
+
+    def _judge(self, emitted: Sequence[int]) -> tuple[int, int]:
+        """Of the tokens that were found, how many are known to be right or wrong, and are right."""
+        right = 0
+        for found, token in zip(self._found, emitted, strict=False):
+            if found != token:
+                return right + 1, right
+            right += 1
+        return right, right
+
+    def _common(self) -> int:
+        """How many tokens of the context the drafter's KV cache holds; at least one is left."""
+        tokens, fed = self._context.tokens, self._fed
+        limit = min(len(fed), len(tokens) - 1)
+        # What agreed before still does: the context only grows.
+        while self._agreed < limit and fed[self._agreed] == tokens[self._agreed]:
+            self._agreed += 1
+        return self._agreed
+
     def _unread(self, steps: int) -> list[int]:
         """Cut the drafter's KV cache back to what still holds and return what it has to read."""
         model, tokens = self._drafting.model, self._context.tokens
@@ -233,10 +388,8 @@ class _DraftSide:
             keep = model.max_length // 2
             del tokens[: len(tokens) - keep]
             self._fed = []
-        common = 0
-        limit = min(len(self._fed), len(tokens) - 1)
-        while common < limit and self._fed[common] == tokens[common]:
-            common += 1
+            self._agreed = 0
+        common = self._common()
         model.truncate(common)
         del self._fed[common:]
         return tokens[common:]

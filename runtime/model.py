@@ -57,6 +57,21 @@ class CausalModel(Protocol):
         """
 
 
+@runtime_checkable
+class HiddenStates(Protocol):
+    """A model that also tells what its head read, for the acceptance head."""
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the hidden states; 0 when this graph does not give them."""
+
+    def last_hidden(self) -> NDArray[np.float32]:
+        """float32 [hidden_size] of the last token of the last ``forward``.
+
+        A view of a buffer that the next ``forward`` overwrites.
+        """
+
+
 def check_pass(
     model: CausalModel, tokens: Sequence[int] | NDArray[np.int64], rows: int | None
 ) -> tuple[NDArray[np.int64], int]:

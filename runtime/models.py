@@ -119,6 +119,8 @@ class LoadedModel:
     tokenizer: Tokenizer
     batch_invariant: bool
     """Whether its conversion measured that passes of any size give bit for bit the same rows."""
+    engine: Engine
+    threads: int
 
 
 def load_model(
@@ -159,7 +161,7 @@ def load_model(
         raise DamagedFileError(f"{error} To mend it: {remedy}") from error
     # Bundles are drafters, which need not be invariant and are not checked for it.
     invariant = (path / MANIFEST_FILE).is_file() and Manifest.load(path).batch_invariant
-    return LoadedModel(name, path, model, tokenizer, invariant)
+    return LoadedModel(name, path, model, tokenizer, invariant, kind, threads)
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,12 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from omnidraft._native import (
     CacheDamagedError,
     CacheMismatchError,
+    Lookup,
     MappingRule,
     NgramCache,
     Origin,
@@ -20,6 +22,7 @@ from omnidraft._native import (
     VocabularyPair,
 )
 from omnidraft.runtime.decoder import Drafting, SpeculativeDecoder
+from omnidraft.runtime.draft_length import CostAware, DraftLengthPolicy, Fixed
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models import LoadedModel, cache_folder
 from omnidraft.runtime.statistics import Statistics
@@ -27,7 +30,13 @@ from omnidraft.runtime.surface import TextStream
 from omnidraft.runtime.tokenizer import Tokenizer
 from omnidraft.runtime.translation import Speller
 
-DEFAULT_DRAFT_LENGTH = 4
+if TYPE_CHECKING:
+    from omnidraft.runtime.cost import Costs
+    from omnidraft.runtime.learner import AdapterChoice, Learner
+
+DraftLength = int | Literal["auto"]
+FIXED_DRAFT_LENGTH = 4
+DEFAULT_DRAFT_LENGTH: DraftLength = FIXED_DRAFT_LENGTH
 DEFAULT_DRAFT_CONFIDENCE = 0.3
 """Measured with the default drafter: see benchmarks/README.md."""
 
@@ -41,8 +50,10 @@ class GenerationOptions:
         sampling: temperature 0 (the default) is greedy.
         verification: how sampled proposals are verified; greedy needs no choice.
         seed: makes a sampled answer repeatable.
-        draft_length: draft tokens per round; 0 decodes plainly.
-        draft_confidence: see ``Drafting.confidence``.
+        draft_length: draft tokens per round; 0 decodes plainly; "auto": as many as pay for
+            themselves, see ``CostAware``. That depends on measured times, so a sampled answer with
+            a seed, which is to be repeatable, takes a fixed length instead.
+        draft_confidence: of a fixed length, see ``Fixed``.
         raw: take the prompt as text to continue instead of a chat message.
     """
 
@@ -50,7 +61,7 @@ class GenerationOptions:
     sampling: SamplingParameters = field(default_factory=SamplingParameters)
     verification: Verification = Verification.EXACT
     seed: int | None = None
-    draft_length: int = DEFAULT_DRAFT_LENGTH
+    draft_length: DraftLength = DEFAULT_DRAFT_LENGTH
     draft_confidence: float = DEFAULT_DRAFT_CONFIDENCE
     raw: bool = False
 
@@ -81,7 +92,7 @@ class Session:
     """Answers prompts with a target, faster through a drafter.
 
     The n-gram cache of the pair is kept in ``ngram_folder`` between sessions; a damaged one is set
-    aside with a warning and grows anew.
+    aside with a warning and grows anew. With an adapter it is the adapter's own.
 
     Args:
         target: the model whose answers are wanted.
@@ -89,6 +100,10 @@ class Session:
         rule: which tokens of the two vocabularies are direct pairs.
         ngram_folder: None keeps the n-gram cache in memory only.
         special_text: what the drafter sees for the target's special tokens.
+        adapter: what the drafter has learned for this target, and whether it goes on.
+
+    Raises:
+        OmniDraftError: see ``Learner``.
     """
 
     def __init__(
@@ -99,22 +114,35 @@ class Session:
         rule: MappingRule = MappingRule.BYTES,
         ngram_folder: Path | None = None,
         special_text: str = "\n",
+        adapter: AdapterChoice | None = None,
     ) -> None:
         self.target = target
         self.drafter = drafter
         self._ngram_file: Path | None = None
         self.cache: NgramCache | None = None
+        self.learner: Learner | None = None
         self._speller: Speller | None = None
         self.last: SpeculativeDecoder | None = None
+        self._costs: Costs | None = None
+        self._lookup: Lookup | None = None
+        self._policies: dict[tuple[float, bool], CostAware] = {}
         if drafter is not None:
+            self._lookup = Lookup(target.model.vocab_size)
             pair = VocabularyPair(
                 native_vocabulary(drafter.tokenizer, drafter.model.vocab_size),
                 native_vocabulary(target.tokenizer, target.model.vocab_size),
                 rule,
             )
-            if ngram_folder is not None:
-                self._ngram_file = ngram_folder / f"{pair.fingerprint:016x}.ngrams"
-            self.cache = _load_ngrams(self._ngram_file, pair)
+            if adapter is not None:
+                # Imported here: it takes longer than all else that a session starts with.
+                from omnidraft.runtime.learner import Learner
+
+                self.learner = Learner(adapter, target, drafter, pair)
+                self.cache = self.learner.cache
+            else:
+                if ngram_folder is not None:
+                    self._ngram_file = ngram_folder / f"{pair.fingerprint:016x}.ngrams"
+                self.cache = _load_ngrams(self._ngram_file, pair)
             self._speller = Speller(
                 pair,
                 target.tokenizer.surface,
@@ -146,13 +174,23 @@ class Session:
             ContextOverflowError, OmniDraftError: see ``SpeculativeDecoder.generate``.
         """
         options = options or GenerationOptions()
-        tokenizer = self.target.tokenizer
+        tokenizer, learner = self.target.tokenizer, self.learner
+        if learner:
+            learner.begin()
         decoder = self.last = self._decoder(options)
         text = TextStream()
-        for token, origin in decoder.generate(
-            self.encode(prompt, raw=options.raw), options.max_new_tokens, tuple(tokenizer.eos_ids)
-        ):
-            yield Piece(token, origin, text.push(tokenizer.shown_bytes(token)))
+        try:
+            for token, origin in decoder.generate(
+                self.encode(prompt, raw=options.raw),
+                options.max_new_tokens,
+                tuple(tokenizer.eos_ids),
+            ):
+                if learner:
+                    learner.first_token()
+                yield Piece(token, origin, text.push(tokenizer.shown_bytes(token)))
+        finally:
+            if learner:
+                learner.end()
         rest = text.finish()
         if rest:
             yield Piece(None, Origin.FREE, rest)
@@ -172,14 +210,21 @@ class Session:
             self.last.statistics,
         )
 
-    def save_ngrams(self) -> None:
-        """Keep the n-gram cache for the next session, if there is a folder for it.
+    def save(self) -> None:
+        """Keep what was learned for the next session.
+
+        With an adapter that learns that is the adapter, without one the n-gram cache and the
+        measured costs, if there is a folder for them.
 
         Raises:
             OmniDraftError: the folder cannot be written.
         """
+        if self.learner is not None:
+            self.learner.finish()
         if self._ngram_file is None or self.cache is None:
             return
+        if self._costs is not None:
+            self._costs.save()
         try:
             self._ngram_file.parent.mkdir(parents=True, exist_ok=True)
             self.cache.save(self._ngram_file)
@@ -191,15 +236,16 @@ class Session:
 
     def _decoder(self, options: GenerationOptions) -> SpeculativeDecoder:
         drafting = None
-        if self.drafter and self.cache is not None and self._speller and options.draft_length > 0:
+        if self.drafter and self.cache is not None and self._speller and options.draft_length != 0:
             bos = self.drafter.tokenizer.bos_id if self.drafter.tokenizer.add_bos else None
             drafting = Drafting(
                 self.drafter.model,
                 self.cache,
                 self._speller,
                 begin=() if bos is None else (bos,),
-                length=options.draft_length,
-                confidence=options.draft_confidence,
+                policy=self._policy(self.drafter, options),
+                head=self.learner.head if self.learner else None,
+                lookup=self._lookup if options.draft_length == "auto" else None,
             )
         return SpeculativeDecoder(
             self.target.model,
@@ -207,7 +253,38 @@ class Session:
             sampling=options.sampling,
             verification=options.verification,
             seed=options.seed,
+            observer=self.learner.buffer.observe if self.learner and self.learner.buffer else None,
         )
+
+    def _policy(self, drafter: LoadedModel, options: GenerationOptions) -> DraftLengthPolicy:
+        sampling = options.sampling
+        if options.draft_length != "auto":
+            return Fixed(options.draft_length, options.draft_confidence)
+        if options.seed is not None and not sampling.greedy:
+            return Fixed(FIXED_DRAFT_LENGTH, options.draft_confidence)
+        if self._costs is None:
+            from omnidraft.runtime.cost import load_costs
+
+            self._costs = load_costs(self.target, drafter)
+        # How much is accepted depends on the temperature more than on anything else, and what a
+        # score says of it on whose it is.
+        kind = (round(min(2.0, sampling.temperature), 1), bool(self.learner and self.learner.head))
+        if kind not in self._policies:
+            self._policies[kind] = CostAware(self._costs)
+        return self._policies[kind]
+
+
+def read_draft_length(text: str) -> DraftLength:
+    """What ``--draft-length`` was given.
+
+    Raises:
+        OmniDraftError: neither a number from 0 to 32 nor ``auto``.
+    """
+    if text == "auto":
+        return "auto"
+    if text.isdecimal() and int(text) <= 32:
+        return int(text)
+    raise OmniDraftError(f"--draft-length must be a number from 0 to 32, or auto, not {text!r}")
 
 
 def default_ngram_folder() -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,7 @@ class TrainingResult:
         log_label: float32 [R] log q(label).
         chunk_divergence: float32 [C] ALM's divergence of each chunk.
         hidden: float32 [R, hidden_size] the rows' hidden states, as the head reads them.
+        best: int64 [R] the drafter's likeliest token of each row.
         gradients: of ``loss``, for each LoRA factor, float32 of its shape.
     """
 
@@ -135,6 +136,7 @@ class TrainingResult:
     log_label: NDArray[np.float32]
     chunk_divergence: NDArray[np.float32]
     hidden: NDArray[np.float32]
+    best: NDArray[np.int64]
     gradients: dict[str, NDArray[np.float32]]
 
 
@@ -150,6 +152,7 @@ class TrainingStep:
     Raises:
         ModelNotFoundError: there is no such file.
         DamagedFileError: ONNX Runtime refuses it.
+        OmniDraftError: an older version wrote it.
     """
 
     def __init__(self, path: Path, threads: int = 2) -> None:
@@ -182,22 +185,27 @@ class TrainingStep:
         self.lora_sizes = sizes_beside_rank(shapes)
         """For each LoRA factor the size that is not the rank: of A [in, rank], of B [rank, out]."""
         self._outputs = [value.name for value in self._session.get_outputs()]
+        wanted = {f.name for f in fields(TrainingResult)} - {"gradients"}
+        if missing := sorted(wanted.difference(self._outputs)):
+            raise OmniDraftError(
+                f"{path} has no output {missing[0]!r}: an older omnidraft wrote it. Export the "
+                "drafter again; where it lies in omnidraft's own cache, delete its folder."
+            )
 
-    def run(self, batch: TrainingBatch, lora: LoraWeights) -> TrainingResult:
+    def run(
+        self, batch: TrainingBatch, lora: LoraWeights, options: ort.RunOptions | None = None
+    ) -> TrainingResult:
         """Compute losses and gradients.
 
         Args:
             lora: every factor of ``lora_sizes``, of any rank.
+            options: setting its ``terminate`` from another thread ends the step with an exception.
 
         Raises:
             ValueError: the batch contradicts itself or the vocabulary.
             OmniDraftError: the LoRA does not fit the drafter.
         """
-        check_adapter(lora, self.lora_sizes)
-        if missing := sorted(self.lora_sizes.keys() - lora.keys()):
-            raise OmniDraftError(f"The adapter lacks {missing[0]}; learning needs all factors.")
-        inputs = batch.inputs(self.vocab_size) | dict(lora)
-        values = dict(zip(self._outputs, self._session.run(None, inputs), strict=True))
+        values = self._run(batch, lora, self._outputs, options)
         return TrainingResult(
             loss=float(values["loss"]),
             direct_loss=float(values["direct_loss"]),
@@ -207,5 +215,32 @@ class TrainingStep:
             log_label=values["log_label"],
             chunk_divergence=values["chunk_divergence"],
             hidden=values["hidden"],
+            best=values["best"],
             gradients={name: values[f"grad.{name}"] for name in self.lora_sizes},
         )
+
+    def best(
+        self, batch: TrainingBatch, lora: LoraWeights, options: ort.RunOptions | None = None
+    ) -> NDArray[np.int64]:
+        """The drafter's likeliest token of each row, int64 [R], and nothing else.
+
+        Raises:
+            See ``run``.
+        """
+        options = options or ort.RunOptions()
+        options.only_execute_path_to_fetches = True
+        best: NDArray[np.int64] = self._run(batch, lora, ["best"], options)["best"]
+        return best
+
+    def _run(
+        self,
+        batch: TrainingBatch,
+        lora: LoraWeights,
+        outputs: list[str],
+        options: ort.RunOptions | None,
+    ) -> dict[str, Any]:
+        check_adapter(lora, self.lora_sizes)
+        if missing := sorted(self.lora_sizes.keys() - lora.keys()):
+            raise OmniDraftError(f"The adapter lacks {missing[0]}; learning needs all factors.")
+        inputs = batch.inputs(self.vocab_size) | dict(lora)
+        return dict(zip(outputs, self._session.run(outputs, inputs, options), strict=True))

@@ -7,10 +7,13 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 from tiny import byte_level_tokenizer, sentencepiece_tokenizer, write_drafter, write_target
@@ -20,11 +23,17 @@ from omnidraft.export.gptq import quantize_blocks4_gptq
 from omnidraft.export.parity import make_reference, measure_parity, verify
 from omnidraft.export.pipeline import export
 from omnidraft.export.recipes import Options, find_recipe
+from omnidraft.runtime.adapters import complete_adapter
 from omnidraft.runtime.bundle import BUNDLE_FILE, Bundle
 from omnidraft.runtime.convert import convert
 from omnidraft.runtime.engines import open_engine
 from omnidraft.runtime.engines.onnx import OnnxModel
-from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
+from omnidraft.runtime.errors import (
+    ContextOverflowError,
+    DamagedFileError,
+    ModelNotFoundError,
+    OmniDraftError,
+)
 from omnidraft.runtime.model import CausalModel
 from omnidraft.runtime.tokenizer import tokenizer_files
 
@@ -289,6 +298,37 @@ def test_adapters_that_do_not_fit(
     without.set_adapter(None)
 
 
+@given(
+    smallest=st.integers(0, 5),
+    extra=st.one_of(st.none(), st.integers(0, 3)),
+    rank=st.integers(0, 8),
+    given_names=st.sets(st.sampled_from(["lora.0.o", "lora.0.down"])),
+)
+def test_completing_an_adapter_changes_nothing(
+    smallest: int, extra: int | None, rank: int, given_names: set[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    sizes = {"lora.0.o.A": 6, "lora.0.o.B": 3, "lora.0.down.A": 4, "lora.0.down.B": 5}
+    adapter = {
+        name: rng.standard_normal((size, rank) if name.endswith(".A") else (rank, size), np.float32)
+        for name, size in sizes.items()
+        if name[:-2] in given_names
+    }
+    largest = None if extra is None else smallest + extra
+    if largest is not None and given_names and rank > largest:
+        with pytest.raises(OmniDraftError, match=f"--lora-rank {rank}"):
+            complete_adapter(adapter, sizes, smallest=smallest, largest=largest)
+        return
+    complete = complete_adapter(adapter, sizes, smallest=smallest, largest=largest)
+    assert list(complete) == list(sizes)
+    for stem in ("lora.0.o", "lora.0.down"):
+        a, b = complete[f"{stem}.A"], complete[f"{stem}.B"]
+        own = rank if stem in given_names else 0
+        assert a.shape[1] == b.shape[0] == max(own, smallest)
+        expected = adapter[f"{stem}.A"] @ adapter[f"{stem}.B"] if stem in given_names else 0
+        np.testing.assert_allclose(a @ b, expected, rtol=0, atol=1e-6)
+
+
 # --- the command ---------------------------------------------------------------------------------
 
 
@@ -416,6 +456,65 @@ def test_other_peoples_files_are_left_alone(checkpoint: Path, tmp_path: Path) ->
     second = export(str(checkpoint), out, options=Options("int8", train_step=False))
     assert Bundle.load(out) == second and second != first
     assert sorted(tmp_path.iterdir()) == [out]
+
+
+def test_the_context_bounds_the_bundle(checkpoint: Path, tmp_path: Path) -> None:
+    for asked, found in ((0, 512), (4096, 512), (32, 32)):
+        options = Options("none", context=asked, train_step=False)
+        bundle = export(str(checkpoint), tmp_path / "out", options=options)
+        assert bundle.geometry.context_length == found
+        model = open_engine(tmp_path / "out")
+        assert model.max_length == found
+    model.forward(TOKENS[:32])
+    with pytest.raises(ContextOverflowError):
+        model.forward(TOKENS[:1])
+
+
+def test_random_weights_are_said_to_be_random(checkpoint: Path, tmp_path: Path) -> None:
+    """Their likeliest token is chance, so a low agreement is no reason to refuse them."""
+    source = tmp_path / "source"
+    shutil.copytree(checkpoint, source)
+    tensors = load_file(source / "model.safetensors")
+    tensors["lm_head.weight"] *= np.float32(0.001)
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    options = Options("int8", train_step=False)
+    with pytest.warns(UserWarning, match="looks untrained"):
+        bundle = export(str(source), tmp_path / "out", options=options)
+    assert bundle.parity is not None and bundle.parity.acceptance_agreement > 0.99
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        export(str(checkpoint), tmp_path / "out", options=options)
+
+
+def test_latencies_side_by_side(bundles: dict[str, Path], tmp_path: Path) -> None:
+    """The command of benchmarks/ on bundles that are there."""
+    script = Path(__file__).parent.parent / "benchmarks" / "bundle_latency.py"
+
+    def measure(*arguments: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(script), "--rounds", "2", "--steps", "2", "--threads", "1"]
+        return subprocess.run(
+            [*command, *map(str, arguments)], capture_output=True, text=True, timeout=300
+        )
+
+    figures = tmp_path / "figures.json"
+    done = measure(*bundles.values(), "--context", "40", "--json", figures)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(figures.read_text())
+    assert report["machine"]["threads"] == 1 and report["context"] == 40
+    rows = {row["quantization"]: row for row in report["bundles"]}
+    assert rows.keys() == bundles.keys()
+    assert rows["none"]["ratio"] == {"median": 1.0, "minimum": 1.0}
+    for name, row in rows.items():
+        assert 0 < row["milliseconds"]["minimum"] <= row["milliseconds"]["median"]
+        assert row["decoder_bytes"] < Bundle.load(bundles[name]).size
+    for wrong, word in (
+        ([bundles["int8"]], "compared"),
+        ([bundles["none"], "--context", "512"], "--context"),
+        ([tmp_path], "no bundle"),
+        ([bundles["none"], "--drafter", "default"], "--drafter"),
+    ):
+        refused = measure(*wrong)
+        assert refused.returncode == 2 and word in refused.stderr, refused.stderr
 
 
 def test_a_bad_result_is_not_kept(

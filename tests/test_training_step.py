@@ -143,6 +143,7 @@ class Reference:
             log_label=array(log_label),
             chunk_divergence=array(divergence),
             hidden=hidden.detach().float().numpy(),
+            best=q.argmax(-1).numpy(),
             gradients={k: v.grad.float().numpy() for k, v in self.lora.items()},
         )
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from omnidraft import _native
 from omnidraft.runtime.decoder import Drafting
+from omnidraft.runtime.draft_length import Fixed
 from omnidraft.runtime.errors import ContextOverflowError
 from omnidraft.runtime.translation import Speller
 
@@ -89,7 +90,7 @@ class ToyPair:
 
     def drafting(self, seed: int = 1, length: int = 4, max_length: int = 512) -> Drafting:
         model = ToyModel(len(self.drafter), seed, max_length=max_length)
-        return Drafting(model, self.cache, self.speller, begin=(0,), length=length)
+        return Drafting(model, self.cache, self.speller, begin=(0,), policy=Fixed(length))
 
 
 def toy_pair(seed: int = 0) -> ToyPair:

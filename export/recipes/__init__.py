@@ -27,7 +27,7 @@ class Options:
     Args:
         quantization: None: the recipe's default.
         lora_rank: rank of the LoRA inputs; 0: none.
-        context: longest sequence of static graphs and of caches with a fixed size, in tokens.
+        context: longest sequence, in tokens; 0: the recipe's default.
         soc: name of the chip, for backends that compile for one.
         threads: threads for parity and latency.
         train_step: add a graph that trains the LoRA inputs; None: where the recipe can.
@@ -35,7 +35,7 @@ class Options:
 
     quantization: Quantization | None = None
     lora_rank: int = 32
-    context: int = 1024
+    context: int = 0
     soc: str | None = None
     threads: int = 2
     train_step: bool | None = None
@@ -43,15 +43,10 @@ class Options:
 
 @dataclass(frozen=True)
 class Built:
-    """What a recipe wrote.
-
-    Args:
-        context_length: longest sequence, in tokens, where it is not the one that was asked for.
-    """
+    """What a recipe wrote."""
 
     graphs: list[Graph]
     lora: Lora | None
-    context_length: int | None = None
     max_threads: int | None = None
     soc: Soc | None = None
     versions: dict[str, str] = field(default_factory=dict)
@@ -63,6 +58,8 @@ class Recipe(Protocol):
     backend: Backend
     quantizations: tuple[Quantization, ...]
     """The first is the default."""
+    context: int
+    """The longest sequence unless another is asked for, in tokens; 0: the checkpoint's own."""
     smallest_agreement: float
     """The export fails when top-1 agreement with float32 is lower."""
     parity_positions: int
@@ -88,7 +85,7 @@ class Recipe(Protocol):
 
         Args:
             checkpoint: a Llama decoder.
-            options: with ``quantization`` set.
+            options: with ``quantization`` and ``context`` set.
             calibration: texts as the drafter's tokens, for static quantization.
         """
 

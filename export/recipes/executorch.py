@@ -49,6 +49,7 @@ class ExecuTorchRecipe:
 
     backend: Backend = "executorch"
     quantizations: tuple[Quantization, ...] = ("int8", "int4", "none")
+    context = 1024
     smallest_agreement = 0.9
     parity_positions = 1024
 
@@ -104,7 +105,6 @@ class ExecuTorchRecipe:
         return Built(
             graphs=graphs,
             lora=Lora(rank=options.lora_rank) if options.lora_rank else None,
-            context_length=options.context,
             soc=soc,
             versions={name: version(name) for name in ("executorch", "torch", "torchao")},
         )
@@ -132,27 +132,55 @@ def _quantize(model: torch.nn.Module, quantization: Quantization) -> None:
     if quantization == "none":
         return
     import torch
-    from torchao.quantization import (
-        Int8DynamicActivationIntxWeightConfig,
-        IntxWeightOnlyConfig,
-        quantize_,
+    from torchao.quantization import IntxUnpackedToInt8Tensor
+    from torchao.quantization.quantize_.workflows.intx.intx_unpacked_to_int8_tensor import (
+        IntxUnpackedToInt8TensorActivationQuantization,
     )
-    from torchao.quantization.granularity import PerAxis, PerGroup
 
-    if quantization == "int8":
-        linears = Int8DynamicActivationIntxWeightConfig(
-            weight_dtype=torch.int8, weight_granularity=PerAxis(0)
+    activations = IntxUnpackedToInt8TensorActivationQuantization.INT8_ASYM_PER_TOKEN
+    for module in model.modules():
+        if not isinstance(module, torch.nn.Linear | torch.nn.Embedding):
+            continue
+        weight = module.weight.data
+        linear = isinstance(module, torch.nn.Linear)
+        bits = 4 if linear and quantization == "int4" else 8
+        size = weight.shape[1] if linear and bits == 8 else GROUP
+        # XNNPACK holds the scales of groups as bfloat16: choose the integers for the rounded ones.
+        scales = _best_scales(weight, size, bits, torch.bfloat16 if bits == 4 else torch.float32)
+        quantized = IntxUnpackedToInt8Tensor.from_hp(
+            weight,
+            (1, size),
+            getattr(torch, f"int{bits}"),
+            intx_choose_qparams_algorithm=None,
+            custom_scale=scales,
+            custom_zero_point=torch.zeros_like(scales, dtype=torch.int8),
+            activation_quantization=activations if linear else None,
         )
-    else:
-        linears = Int8DynamicActivationIntxWeightConfig(
-            weight_dtype=torch.int4,  # type: ignore[attr-defined,unused-ignore]
-            weight_granularity=PerGroup(GROUP),
-            # XNNPACK holds these scales as bfloat16: choose the integers for the rounded scales.
-            weight_scale_dtype=torch.bfloat16,
-        )
-    quantize_(model, linears)
-    embedding = IntxWeightOnlyConfig(weight_dtype=torch.int8, granularity=PerGroup(GROUP))
-    quantize_(model, embedding, lambda module, _: isinstance(module, torch.nn.Embedding))
+        module.weight = torch.nn.Parameter(quantized, requires_grad=False)
+
+
+def _best_scales(weight: torch.Tensor, size: int, bits: int, dtype: torch.dtype) -> torch.Tensor:
+    """The scale of each group of ``size`` inputs that loses least in squares: [out, groups].
+
+    The largest weight of a group becomes one of several levels, so that weights which lie on a
+    coarser grid already, as those of a drafter that was trained for it, are found there.
+    """
+    import torch
+
+    levels = 2 ** (bits - 1)
+    groups = weight.reshape(len(weight), -1, size)
+    largest = groups.abs().amax(-1)
+    best = torch.full_like(largest, torch.inf)
+    scales = torch.ones_like(largest)
+    for peak in (levels, levels - 0.5, *range(levels - 1, levels - 5, -1)):
+        scale = (largest / peak).to(dtype).float()
+        inverse = torch.where(scale > 0, 1 / scale, 0.0)
+        rounded = (groups * inverse[..., None]).round().clamp(-levels, levels - 1)
+        error = (rounded * scale[..., None] - groups).square().sum(-1)
+        better = (error < best) & (scale > 0)
+        best = torch.where(better, error, best)
+        scales = torch.where(better, scale, scales)
+    return scales
 
 
 def _lower_decoder(

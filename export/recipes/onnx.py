@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import onnxruntime as ort
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from onnx import (
     ModelProto,
     TensorProto,
@@ -57,6 +57,7 @@ class OnnxRecipe:
 
     backend: Backend = "onnx"
     quantizations: tuple[Quantization, ...] = ("int8", "int4", "none")
+    context = 0
     smallest_agreement = 0.9
     parity_positions = 1024
 
@@ -97,7 +98,6 @@ class OnnxRecipe:
         return Built(
             graphs=graphs,
             lora=Lora(rank=options.lora_rank) if options.lora_rank else None,
-            context_length=checkpoint.decoder.context_length,
             versions={name: version(name) for name in ("onnx", "onnxruntime")},
         )
 
@@ -122,17 +122,23 @@ def choose_four_bits(
     with tempfile.TemporaryDirectory(prefix="trial-", dir=folder) as scratch:
         trial = Path(scratch)
         weights, moments = _observe(checkpoint, trial, calibration)
-        expected = list(_log_probabilities(trial, probes))
-        for step, (name, rows) in enumerate(weights.items()):
-            progress("4-bit rounding", step, len(weights))
-            rounded[name] = quantize_blocks4_gptq(rows, moments.get(name))
-            _write(checkpoint, trial, "8bit", _silent, four={name: rounded[name]})
-            found = _log_probabilities(trial, probes)
-            losses = [
-                (np.exp(p) * (p - q)).sum(axis=1) for p, q in zip(expected, found, strict=True)
-            ]
-            price = float(np.concatenate(losses).mean())
-            prices.append((price / rows.size, price, name))
+        expected = [(np.exp(p), p) for p in _log_probabilities(trial, probes)]
+        (trial / WEIGHTS_FILE).unlink()
+        with (trial / WEIGHTS_FILE).open("wb") as file:
+            kept: dict[str, TensorProto] = {}
+            for step, (name, rows) in enumerate(weights.items()):
+                progress("4-bit rounding", step, len(weights))
+                rounded[name] = quantize_blocks4_gptq(rows, moments.get(name))
+                writer = _TrialWriter(checkpoint, file, name, rounded[name], kept)
+                save_model(writer.build(), trial / GRAPH_FILE)
+                file.flush()
+                found = _log_probabilities(trial, probes)
+                losses = [
+                    (weight * (p - q)).sum(axis=1)
+                    for (weight, p), q in zip(expected, found, strict=True)
+                ]
+                price = float(np.concatenate(losses).mean())
+                prices.append((price / rows.size, price, name))
     spent = 0.0
     chosen = {}
     for _, price, name in sorted(prices):
@@ -155,7 +161,8 @@ def _observe(
     for text in calibration:
         for name, x in zip(names, run(text, names), strict=True):
             rows = x.reshape(-1, x.shape[-1])
-            sums[name] = sums.get(name, np.float32(0)) + rows.T @ rows
+            # A copy: numpy mirrors a product with the same array's transpose, which takes longer.
+            sums[name] = sums.get(name, np.float32(0)) + rows.T @ rows.copy()
     return writer.weights, {name: sums[x] for name, x in writer.observed_inputs.items()}
 
 
@@ -212,8 +219,11 @@ def _silent(stage: str, done: int, total: int) -> None:
 class _DrafterWriter(GraphWriter):
     """The targets' graph with LoRA inputs, and with 4 bits also for embedding and head.
 
-    A drafter's rows may depend on the size of a pass, its proposals are verified anyway.
+    A drafter's rows may depend on the size of a pass, its proposals are verified anyway. Hidden
+    states are an output, for the acceptance head.
     """
+
+    hidden = True
 
     def __init__(
         self,
@@ -359,6 +369,37 @@ class _DrafterWriter(GraphWriter):
             stored = self.store_matrix("head", shape, self.blocks("head", *shape))
         self.block_product(x, stored, shape)
         self.nodes[-1].output[0] = "logits"
+
+
+class _TrialWriter(_DrafterWriter):
+    """The 8-bit graph with one matrix of 4 bits.
+
+    Args:
+        kept: tensors that trials before this one left in ``file``. They are used again, and those
+            that this one adds are put beside them.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        file: BinaryIO,
+        name: str,
+        rounded: Rounded,
+        kept: dict[str, TensorProto],
+    ) -> None:
+        super().__init__(checkpoint, file, "8bit", _silent, four={name: rounded})
+        self.kept = kept
+
+    def store(
+        self, name: str, shape: tuple[int, ...], dtype: DTypeLike, blocks: Iterable[NDArray[Any]]
+    ) -> str:
+        if name in self.kept and name.removesuffix(".scales") not in self.four:
+            self.initializers.append(self.kept[name])
+            return name
+        super().store(name, shape, dtype, blocks)
+        if name.removesuffix(".scales") not in self.four:
+            self.kept[name] = self.initializers[-1]
+        return name
 
 
 class _ObservingWriter(_DrafterWriter):

@@ -42,6 +42,7 @@ class QnnRecipe:
 
     backend: Backend = "qnn"
     quantizations: tuple[Quantization, ...] = ("a16w8",)
+    context = 1024
     smallest_agreement = 0.95
     # An emulated pass of eight takes seconds.
     parity_positions = 512

@@ -169,6 +169,9 @@ class Stored:
 
 
 class GraphWriter:
+    hidden = False
+    """Whether what the head reads is an output, ``hidden`` float32 [1, n - first_row, hidden]."""
+
     def __init__(
         self,
         checkpoint: Checkpoint,
@@ -465,6 +468,9 @@ class GraphWriter:
             x, residual = self.add_norm(y, residual, weight)
         self.progress("layers", d.layers, d.layers)
         last = self.node("Slice", [x, "first_row", self.integers(2**62), self.integers(1)])
+        if self.hidden:
+            self.nodes[-1].output[0] = last = "hidden"
+            outputs.append(value("hidden", TensorProto.FLOAT, [1, "rows", d.hidden_size]))
         self.head(last)
         graph = helper.make_graph(
             self.nodes, "decoder", inputs, outputs + self.observed, initializer=self.initializers

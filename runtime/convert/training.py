@@ -70,7 +70,8 @@ def write_training_graph(
     ``omnidraft.runtime.bundle.Lora`` describes them, of any rank. Outputs: ``loss`` and its parts
     ``direct_loss``, ``label_loss``, ``chunk_loss``, float32 scalars; ``kl`` and ``log_label``
     float32 [R], ``chunk_divergence`` float32 [C], all without weights; ``hidden`` float32
-    [R, hidden_size], what the head reads; ``grad.NAME`` for each LoRA factor, of its shape.
+    [R, hidden_size], what the head reads; ``best`` int64 [R], each row's likeliest token;
+    ``grad.NAME`` for each LoRA factor, of its shape.
 
     Args:
         storage: how the frozen matrices lie in the file: ``int8`` in blocks of 32 with one scale
@@ -114,8 +115,10 @@ class _Writer:
         outputs = self.losses(logits)
         gradients = t.gradients(outputs["loss"], self.lora)
         outputs |= {"hidden": hidden} | {f"grad.{name}": g for name, g in gradients.items()}
+        outputs["best"] = t.node("ArgMax", [logits], axis=1, keepdims=0)
         shapes: dict[str, list[str | int]] = {
             "hidden": ["R", self.decoder.hidden_size],
+            "best": ["R"],
             "kl": ["R"],
             "log_label": ["R"],
             "chunk_divergence": ["C"],
@@ -136,7 +139,14 @@ class _Writer:
             t.nodes,
             "training",
             inputs,
-            [info(name, shapes.get(name, [])) for name in outputs],
+            [
+                info(
+                    name,
+                    shapes.get(name, []),
+                    TensorProto.INT64 if name == "best" else TensorProto.FLOAT,
+                )
+                for name in outputs
+            ],
             initializer=t.initializers,
         )
         return helper.make_model(

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from omnidraft.runtime.adapters import LoraWeights, check_adapter, sizes_beside_rank
+from omnidraft.runtime.adapters import LoraWeights, complete_adapter, sizes_beside_rank
 from omnidraft.runtime.bundle import Bundle
-from omnidraft.runtime.errors import DamagedFileError, MissingDependencyError, OmniDraftError
+from omnidraft.runtime.errors import DamagedFileError, MissingDependencyError
 from omnidraft.runtime.model import check_pass, check_truncation
 
 METHOD = "forward"
@@ -78,34 +78,22 @@ class ExecuTorchModel:
         return self._max_length
 
     def set_adapter(self, adapter: LoraWeights | None) -> None:
-        """Work with LoRA weights from the next ``forward`` on; the KV cache is kept as it is.
+        """Use a LoRA adapter from now on; the KV cache, which the old weights filled, is emptied.
 
         Args:
-            adapter: see ``omnidraft.runtime.adapters``; linears that it leaves out stay as they
-                are. None: the base model.
+            adapter: see ``omnidraft.runtime.adapters``, of at most the bundle's rank; None: the
+                base model.
 
         Raises:
-            OmniDraftError: it does not fit the drafter, or its rank exceeds the bundle's.
+            OmniDraftError: the adapter does not fit the model; the one in use stays.
         """
-        adapter = adapter or {}
         sizes = sizes_beside_rank(dict(self._lora_inputs))
-        check_adapter(adapter, sizes)
-        limit = self.bundle.lora.rank if self.bundle.lora else 0
-        rank = max((array.shape[name.endswith(".A")] for name, array in adapter.items()), default=1)
-        if adapter and not 1 <= rank <= limit:
-            raise OmniDraftError(
-                f"The adapter has rank {rank}, this drafter takes at most {limit}. "
-                f"Export it again with --lora-rank {rank}."
-            )
-        # Zeros add nothing: one row or column for what has no adapter, and up to a fixed rank.
-        self._lora = []
-        for name, size in sizes.items():
-            axis = int(name.endswith(".A"))
-            array = adapter.get(name, np.zeros((size, 1) if axis else (1, size), np.float32))
-            if self._fixed:
-                missing = limit - array.shape[axis]
-                array = np.pad(array, [(0, 0), (0, missing)] if axis else [(0, missing), (0, 0)])
-            self._lora.append(self._torch.from_numpy(np.ascontiguousarray(array)))
+        largest = self.bundle.lora.rank if self.bundle.lora else 0
+        # A dynamic rank is at least 1.
+        smallest = largest if self._fixed else 1
+        complete = complete_adapter(adapter, sizes, smallest=smallest, largest=largest)
+        self._lora = [self._torch.from_numpy(complete[name]) for name, _ in self._lora_inputs]
+        self._length = 0
 
     def forward(
         self, tokens: Sequence[int] | NDArray[np.int64], rows: int | None = None

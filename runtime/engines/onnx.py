@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from omnidraft.runtime.adapters import LoraWeights, check_adapter, sizes_beside_rank
+from omnidraft.runtime.adapters import LoraWeights, complete_adapter, sizes_beside_rank
 from omnidraft.runtime.errors import DamagedFileError
 from omnidraft.runtime.manifest import BUNDLE_FILE, Manifest
 from omnidraft.runtime.model import check_pass, check_truncation
@@ -86,10 +86,16 @@ class OnnxModel:
         self._tokens = np.zeros((1, MAX_PASS), np.int64)
         self._positions = np.zeros((1, MAX_PASS), np.int64)
         self._first_row = np.zeros(1, np.int64)
-        self._logits = np.empty((1, 0, self._vocab_size), np.float32)
+        # What is computed for each row that is asked for, by the output's name.
+        self._rows = {
+            value.name: np.empty((1, 0, value.shape[2]), np.float32)
+            for value in self._session.get_outputs()
+            if value.name in ("logits", "hidden")
+        }
+        self._last_row = 0
         self._bound_pass = 0
         self._bound_length = 0
-        self._bound_logits: tuple[int, int] | None = None
+        self._bound_rows: tuple[int, int] | None = None
         self._values: dict[str, ort.OrtValue] = {}
         self._bind_input("first_row", self._first_row)
 
@@ -108,6 +114,26 @@ class OnnxModel:
         """Longest sequence the model can hold, in tokens."""
         return self._max_length
 
+    @property
+    def hidden_size(self) -> int:
+        """Width of the hidden states; 0 where the graph has no such output: see ``HiddenStates``.
+
+        Exported drafters' graphs have it, converted targets' do not.
+        """
+        return self._rows["hidden"].shape[2] if "hidden" in self._rows else 0
+
+    def last_hidden(self) -> NDArray[np.float32]:
+        """float32 [hidden_size] of the last token of the last ``forward``, a view: see
+        ``HiddenStates``.
+        """
+        hidden: NDArray[np.float32] = self._rows["hidden"][0, self._last_row]
+        return hidden
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of keys and values that a token takes."""
+        return sum(cache[0].nbytes for cache in self._caches.values())
+
     def forward(
         self, tokens: Sequence[int] | NDArray[np.int64], rows: int | None = None
     ) -> NDArray[np.float32]:
@@ -121,9 +147,10 @@ class OnnxModel:
         """
         ids, rows = check_pass(self, tokens, rows)
         count = len(ids)
-        if rows > self._logits.shape[1]:
-            self._logits = np.empty((1, rows, self.vocab_size), np.float32)
-            self._bound_logits = None
+        if rows > self._rows["logits"].shape[1]:
+            for name, held in self._rows.items():
+                self._rows[name] = np.empty((1, rows, held.shape[2]), np.float32)
+            self._bound_rows = None
         done = 0
         for start in range(0, count, MAX_PASS):
             part = ids[start : start + MAX_PASS]
@@ -131,7 +158,8 @@ class OnnxModel:
             self._pass(part, self._length + start, done, wanted)
             done += wanted
         self._length += count
-        return self._logits[0, :rows]
+        self._last_row = rows - 1
+        return self._rows["logits"][0, :rows]
 
     def truncate(self, length: int) -> None:
         """Keep the first ``length`` tokens of the KV cache: see ``CausalModel.truncate``."""
@@ -147,13 +175,8 @@ class OnnxModel:
         Raises:
             OmniDraftError: the adapter does not fit the model; the one in use stays.
         """
-        adapter = adapter or {}
-        check_adapter(adapter, self._lora_sizes)
-        for name, size in self._lora_sizes.items():
-            values = adapter.get(name)
-            if values is None:
-                values = np.empty((size, 0) if name.endswith(".A") else (0, size), np.float32)
-            self._bind_input(name, np.ascontiguousarray(values))
+        for name, values in complete_adapter(adapter, self._lora_sizes).items():
+            self._bind_input(name, values)
         self._length = 0
 
     def _pass(self, tokens: NDArray[np.int64], past: int, row: int, rows: int) -> None:
@@ -169,11 +192,12 @@ class OnnxModel:
                 value = self._bind_input(f"past.{name}", cache[:length])
                 self._binding.bind_ortvalue_output(f"present.{name}", value)
             self._bound_length = length
-        if (row, rows) != self._bound_logits:
-            logits = ort.OrtValue.ortvalue_from_numpy(self._logits[:, row : row + rows])
-            self._values["logits"] = logits
-            self._binding.bind_ortvalue_output("logits", logits)
-            self._bound_logits = (row, rows)
+        if (row, rows) != self._bound_rows:
+            for name, held in self._rows.items():
+                value = ort.OrtValue.ortvalue_from_numpy(held[:, row : row + rows])
+                self._values[name] = value
+                self._binding.bind_ortvalue_output(name, value)
+            self._bound_rows = (row, rows)
         self._tokens[0, :count] = tokens
         self._positions[0, :count] = np.arange(past, past + count)
         self._first_row[0] = count - rows

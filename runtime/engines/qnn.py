@@ -16,7 +16,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from omnidraft.runtime.adapters import LoraWeights, check_adapter, sizes_beside_rank
+from omnidraft.runtime.adapters import LoraWeights, complete_adapter, sizes_beside_rank
 from omnidraft.runtime.bundle import Bundle, Soc
 from omnidraft.runtime.errors import DamagedFileError, MissingDependencyError, OmniDraftError
 from omnidraft.runtime.model import check_pass, check_truncation
@@ -123,20 +123,10 @@ class StaticDecoder:
         Raises:
             OmniDraftError: the adapter does not fit the model; the one in use stays.
         """
-        adapter = adapter or {}
-        check_adapter(adapter, sizes_beside_rank(self.lora_shapes))
-        lora = {name: np.zeros(shape, np.float32) for name, shape in self.lora_shapes.items()}
-        for name, values in adapter.items():
-            axis = 1 if name.endswith(".A") else 0
-            rank, largest = values.shape[axis], lora[name].shape[axis]
-            if rank > largest:
-                raise OmniDraftError(
-                    f"The adapter's rank is {rank}, this drafter was compiled for {largest}. "
-                    f"Export it again with --lora-rank {rank}."
-                )
-            # What a lower rank leaves are zeros, which add nothing.
-            lora[name][: values.shape[0], : values.shape[1]] = values
-        self._lora = lora
+        sizes = sizes_beside_rank(self.lora_shapes)
+        # Compiled for one rank.
+        rank = next((shape[1] for n, shape in self.lora_shapes.items() if n.endswith(".A")), 0)
+        self._lora = complete_adapter(adapter, sizes, smallest=rank, largest=rank)
         self._length = 0
 
     def run(self, ids: NDArray[np.int64], size: int) -> dict[str, NDArray[Any]]:

@@ -29,7 +29,7 @@ class OmniDraftExportCommand(BaseOptimumCLICommand):  # type: ignore[misc]
         add("--backend", default="onnx", choices=("onnx", "qnn", "executorch"))
         add("--quantization", choices=("none", "int8", "int4", "a16w8"), help="default: by backend")
         add("--lora-rank", type=int, default=32, help="rank of the LoRA inputs; 0: none")
-        add("--context", type=int, default=1024, help="longest sequence, where a graph fixes it")
+        add("--context", type=int, help="longest sequence, in tokens; default: by backend")
         add("--soc", help="chip to compile for, as SM8650")
         add("--calibration", type=Path, help="text for static quantization; default: built-in text")
         add("--train-step", action=BooleanOptionalAction, help="graph that trains the LoRA inputs")

@@ -1,0 +1,120 @@
+"""What is compared: engines, their methods, and the settings among which each may choose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Setting = dict[str, Any]
+PLAIN = "plain"
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to decode; of several settings the fastest on the tuning prompts is measured."""
+
+    name: str
+    settings: tuple[Setting, ...] = ({},)
+    unavailable: str = ""
+    """Why it cannot be measured, if it cannot."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """An engine at a precision; it gets a process of its own."""
+
+    engine: str
+    precision: str
+    module: str
+    """Of the worker, in this folder."""
+    install: str
+    """How to get the engine where it is missing."""
+    methods: tuple[Method, ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        return f"{self.engine} {self.precision}"
+
+
+def contestants(
+    *,
+    draft_lengths: Sequence[int | str],
+    adapter: str | None,
+    gguf_type: str | None,
+    sampling: bool,
+) -> list[Contestant]:
+    """Everyone, whether installed or not.
+
+    Args:
+        draft_lengths: OmniDraft's, each a method of its own: they are not tuned.
+        adapter: OmniDraft is measured with this adapter too.
+        gguf_type: the type of the target's GGUF file, such as Q4_1; None if it is none.
+        sampling: temperature above 0.
+    """
+    omnidraft = [Method("omnidraft", ({"draft_length": length},)) for length in draft_lengths]
+    if adapter:
+        omnidraft += [
+            Method("omnidraft adapted", ({"draft_length": length, "adapter": adapter},))
+            for length in draft_lengths
+        ]
+    lookup = tuple({"draft_length": length} for length in (2, 4, 8))
+    drafted = tuple(
+        {"draft_length": length, "confidence": confidence}
+        for length, confidence in ((2, 0.0), (4, 0.0), (4, 0.4), (8, 0.4), (20, 0.4))
+    )
+    re_encoding = "transformers uses its token-level intersection instead when it samples"
+    transformers = (
+        Method(PLAIN),
+        Method("prompt lookup", lookup),
+        Method("re-encoding", drafted, re_encoding if sampling else ""),
+        Method("intersection", drafted),
+    )
+    genai = (
+        Method(PLAIN),
+        Method(
+            "n-gram lookup",
+            tuple({"ngram_size": n, "draft_length": k} for n, k in ((2, 2), (3, 4), (4, 8))),
+        ),
+        Method(
+            "draft model",
+            unavailable="onnxruntime-genai demands that target and drafter share a vocabulary",
+        ),
+    )
+    no_gguf = "" if gguf_type else "llama.cpp reads GGUF files only"
+    llama = (
+        Method(PLAIN, unavailable=no_gguf),
+        Method("prompt lookup", lookup, no_gguf),
+        Method("draft model", unavailable="llama-cpp-python offers prompt lookup only"),
+    )
+    return [
+        *(
+            Contestant("omnidraft", precision, "omnidraft_worker", "make demo", methods)
+            for precision in ("8bit", "4bit")
+            for methods in ((Method(PLAIN), *omnidraft),)
+        ),
+        *(
+            Contestant(
+                "transformers",
+                precision,
+                "transformers_worker",
+                "pip install torch transformers accelerate",
+                transformers,
+            )
+            for precision in ("float32", "bfloat16")
+        ),
+        Contestant(
+            "onnxruntime-genai",
+            "int4",
+            "genai_worker",
+            "pip install onnxruntime-genai torch transformers accelerate",
+            genai,
+        ),
+        Contestant(
+            "llama.cpp",
+            gguf_type or "GGUF",
+            "llamacpp_worker",
+            "pip install llama-cpp-python (compiles for some 20 minutes)",
+            llama,
+        ),
+    ]

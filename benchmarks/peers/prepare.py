@@ -1,0 +1,141 @@
+"""Bring the target, the drafter and the prompts into the forms that the engines read."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.peers.measure import Task
+from omnidraft.runtime.bench import Prompt
+from omnidraft.runtime.convert.checkpoint import INT8_FORMAT, read_gguf
+from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.models import cache_folder
+from omnidraft.runtime.tokenizer import Tokenizer
+
+FILLER = Path(__file__).with_name("context.txt")
+
+
+def gguf_type(checkpoint: Path) -> str | None:
+    """The type of most tensors of a GGUF file, such as Q4_1; None for a folder."""
+    if checkpoint.is_dir():
+        return None
+    import gguf
+
+    field = read_gguf(checkpoint).fields.get("general.file_type")
+    return gguf.LlamaFileType(field.contents()).name.removeprefix("MOSTLY_") if field else "GGUF"
+
+
+def peers_folder(checkpoint: Path) -> Path:
+    """Where what is built for peers from this checkpoint is kept."""
+    size = sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file())
+    size = size or checkpoint.stat().st_size
+    digest = sha256(f"{checkpoint.resolve()} {size}".encode()).hexdigest()[:12]
+    return cache_folder() / "peers" / f"{checkpoint.stem}-{digest}"
+
+
+def float_drafter(checkpoint: Path) -> Path:
+    """A Hugging Face folder with the drafter in float32.
+
+    A drafter in this project's int8 blocks is written once more; any other is used as it is.
+
+    Raises:
+        OmniDraftError: the drafter is a file; transformers needs a folder.
+    """
+    from safetensors import safe_open
+    from safetensors.numpy import save_file
+
+    if not checkpoint.is_dir():
+        raise OmniDraftError(f"{checkpoint} is no folder with a config.json, as peers need it.")
+    weights = checkpoint / "model.safetensors"
+    if not weights.is_file():
+        return checkpoint
+    with safe_open(weights, framework="numpy") as file:
+        if (file.metadata() or {}).get("format") != INT8_FORMAT:
+            return checkpoint
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    content = sha256(weights.read_bytes()).hexdigest()[:12]
+    folder = cache_folder() / "peers" / f"drafter-{content}"
+    if folder.is_dir():
+        return folder
+    plain = {}
+    for name, value in tensors.items():
+        if name.endswith(".scale"):
+            continue
+        plain[name] = value.astype(np.float32)
+        if (scale := tensors.get(f"{name}.scale")) is not None:
+            blocks = plain[name].reshape(*scale.shape, -1)
+            plain[name] = (blocks * scale[..., None].astype(np.float32)).reshape(value.shape)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        output = Path(scratch) / "drafter"
+        output.mkdir()
+        for file_path in checkpoint.glob("*.json"):
+            shutil.copy(file_path, output)
+        save_file(plain, output / "model.safetensors", metadata={"format": "pt"})
+        output.replace(folder)
+    return folder
+
+
+def tasks(prompts: Sequence[Prompt], tokenizer: Tokenizer, context: int | None) -> list[Task]:
+    """Tokenize prompts as OmniDraft does, padded to about ``context`` tokens if that is given.
+
+    Raises:
+        OmniDraftError: the text to pad with is too short.
+    """
+    filler = FILLER.read_text("utf-8").split("\n\n")
+    return [_task(prompt, tokenizer, context, filler) for prompt in prompts]
+
+
+def _task(prompt: Prompt, tokenizer: Tokenizer, context: int | None, filler: list[str]) -> Task:
+    words = "\n\n".join(filler).split(" ")
+
+    def padded(count: int) -> str:
+        return " ".join(words[:count]) + "\n\n" + prompt.prompt if count else prompt.prompt
+
+    low, high = 0, len(words)
+    if context:
+        if len(encode(tokenizer, padded(high))) < context:
+            raise OmniDraftError(f"prompts cannot be padded to {context} tokens; ask for fewer")
+        while low < high:
+            middle = (low + high + 1) // 2
+            if len(encode(tokenizer, padded(middle))) <= context:
+                low = middle
+            else:
+                high = middle - 1
+    text = padded(low)
+    return Task(prompt.task, text, encode(tokenizer, text))
+
+
+def encode(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Target tokens of a prompt, as ``Session.encode`` makes them."""
+    if tokenizer.has_chat_template:
+        return tokenizer.encode_chat([{"role": "user", "content": text}])
+    return tokenizer.encode(text)
+
+
+def pick(prompts: Sequence[Prompt], per_task: int, tuning: Sequence[Prompt]) -> list[Prompt]:
+    """The first ``per_task`` of each task, the tasks taking turns, without the tuning prompts.
+
+    Raises:
+        OmniDraftError: nothing is left.
+    """
+    known = {prompt.prompt for prompt in tuning}
+    by_task: dict[str, list[Prompt]] = {}
+    for prompt in prompts:
+        members = by_task.setdefault(prompt.task, [])
+        if prompt.prompt not in known and len(members) < per_task:
+            members.append(prompt)
+    picked = [
+        members[index]
+        for index in range(per_task)
+        for members in by_task.values()
+        if index < len(members)
+    ]
+    if not picked:
+        raise OmniDraftError("all prompts are tuning prompts; measure others (--prompts)")
+    return picked

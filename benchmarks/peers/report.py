@@ -1,0 +1,132 @@
+"""Show the rows: a table, a JSON file, a plot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from omnidraft.runtime.errors import MissingDependencyError, OmniDraftError
+
+Row = Mapping[str, Any]
+
+
+def show(rows: Sequence[Row], console: Console) -> None:
+    """One table a task, fastest first; then versions and settings, and what
+    could not be measured and why.
+
+    Columns: draft length k, tokens for each pass of the target, speed beside plain decoding of the
+    same engine and of the fastest one, prompts whose greedy answer is that of plain decoding.
+    """
+    for task in dict.fromkeys(row["task"] for row in rows if row["tokens_per_second"]):
+        part = [row for row in rows if row["task"] == task and row["tokens_per_second"]]
+        first = part[0]
+        title = f"{task}: {first['target']}, {first['prompts']} prompts"
+        table = Table(box=None, title=title, padding=(0, 1, 0, 0))
+        for heading in ("engine", "method"):
+            table.add_column(heading, no_wrap=True)
+        for heading in ("k", "tokens/s", "a round", "×own", "×best", "same"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for row in sorted(part, key=lambda row: -row["tokens_per_second"]):
+            same = row["identical_prompts"]
+            table.add_row(
+                f"{row['engine']} {row['precision']}",
+                row["method"],
+                str(row["draft_length"] or ""),
+                f"{row['tokens_per_second']:.1f}",
+                f"{row['block_efficiency']:.2f}",
+                _ratio(row["speedup_over_own_plain"]),
+                _ratio(row["speedup_over_fastest_plain"]),
+                "–" if same is None else f"{same}/{row['prompts']}",
+            )
+        console.print(table)
+    for line in dict.fromkeys(
+        f"{row['engine']} {row['version']}, {row['precision']}: {row['method']}"
+        + "".join(f", {key} {value}" for key, value in row["setting"].items())
+        for row in rows
+        if row["tokens_per_second"]
+    ):
+        console.print(line, style="dim", highlight=False, soft_wrap=True)
+    for line in dict.fromkeys(
+        f"{row['engine']} {row['precision']}, {row['method']}: {row['unavailable']}"
+        for row in rows
+        if row["unavailable"]
+    ):
+        console.print(f"[yellow]not measured[/yellow] {line}", soft_wrap=True)
+
+
+def _ratio(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def write_json(rows: Sequence[Row], path: Path) -> None:
+    """Write the rows whole or not at all.
+
+    Raises:
+        OmniDraftError: the file cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.part")
+    try:
+        temporary.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OmniDraftError(f"{path} cannot be written: {error}") from error
+
+
+def require_matplotlib() -> None:
+    """Raise MissingDependencyError before hours of measuring, not after."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise MissingDependencyError("--plot needs matplotlib: pip install matplotlib") from error
+
+
+def plot(rows: Sequence[Row], path: Path) -> None:
+    """Bars of tokens per second, one panel a task.
+
+    Raises:
+        OmniDraftError: the file cannot be written.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    measured = [row for row in rows if row["tokens_per_second"]]
+    tasks = list(dict.fromkeys(row["task"] for row in measured))
+    if not tasks:
+        return
+    names = list(dict.fromkeys(_name(row) for row in measured))
+    figure, panels = pyplot.subplots(
+        1,
+        len(tasks),
+        figsize=(4 + 3 * len(tasks), 1 + 0.3 * len(names)),
+        sharey=True,
+        squeeze=False,
+    )
+    for panel, task in zip(panels[0], tasks, strict=True):
+        paces = {_name(row): row["tokens_per_second"] for row in measured if row["task"] == task}
+        colours = ["tab:green" if name.startswith("omnidraft") else "tab:gray" for name in names]
+        panel.barh(names, [paces.get(name, 0.0) for name in names], color=colours)
+        panel.set_title(task)
+        panel.set_xlabel("tokens/s")
+    panels[0][0].invert_yaxis()
+    figure.tight_layout()
+    temporary = path.with_name(f".{path.name}.part")
+    try:
+        figure.savefig(temporary, format="png", dpi=120)
+        temporary.replace(path)
+    except OSError as error:
+        raise OmniDraftError(f"{path} cannot be written: {error}") from error
+    finally:
+        pyplot.close(figure)
+
+
+def _name(row: Row) -> str:
+    length = f" {row['draft_length']}" if row["draft_length"] else ""
+    return f"{row['engine']} {row['precision']}, {row['method']}{length}"

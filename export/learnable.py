@@ -1,0 +1,43 @@
+"""A drafter that can learn: its bundle with LoRA inputs and a training step, made at first use."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+
+from filelock import FileLock
+
+from omnidraft.export.pipeline import Progress, export
+from omnidraft.runtime.bundle import BUNDLE_FILE, Bundle
+from omnidraft.runtime.convert import source_sha256
+from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.models import cache_folder, resolve_checkpoint
+
+
+def learnable_drafter(name: str, *, progress: Progress = lambda step, fraction: None) -> Path:
+    """The bundle of a drafter that takes adapters; it needs no PyTorch.
+
+    Args:
+        name: a bundle, which is taken as it is, or what ``export`` can make one of.
+        progress: told each step.
+
+    Raises:
+        OmniDraftError: see ``export``; or the bundle has no LoRA inputs.
+    """
+    folder = Path(name).expanduser()
+    if (folder / BUNDLE_FILE).is_file():
+        if Bundle.load(folder, checksums=False).lora is None:
+            raise OmniDraftError(
+                f"{folder} has no LoRA inputs and takes no adapter. Export it again with "
+                "--lora-rank from 1."
+            )
+        return folder
+    source = resolve_checkpoint(name, progress=progress)
+    kept = cache_folder() / "learnable"
+    kept.mkdir(parents=True, exist_ok=True)
+    output = kept / f"{source_sha256(source)[:16]}-{version('omnidraft')}"
+    with FileLock(output.with_suffix(".lock")):
+        if not (output / BUNDLE_FILE).is_file():
+            progress("preparing the drafter to learn", None)
+            export(name, output, progress=progress)
+    return output

@@ -1,0 +1,365 @@
+"""``omnidraft adapt``: the drafter learns a target and a task from a stream of prompts."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections import deque
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from omnidraft.opening import open_models
+from omnidraft.output import AsJson, errors, print_json, progress_bar
+from omnidraft.runtime.bench import Prompt, Report, compare, read_prompts
+from omnidraft.runtime.engines import Engine
+from omnidraft.runtime.errors import MissingDependencyError, OmniDraftError
+from omnidraft.runtime.models import (
+    DEFAULT_DRAFTER,
+    DEFAULT_QUANTIZATION,
+    LoadedModel,
+    Quantization,
+)
+from omnidraft.runtime.session import (
+    DEFAULT_DRAFT_CONFIDENCE,
+    FIXED_DRAFT_LENGTH,
+    GenerationOptions,
+    Session,
+)
+from omnidraft.runtime.statistics import Statistics
+
+if TYPE_CHECKING:
+    from omnidraft.runtime.learner import AdapterChoice
+    from omnidraft.runtime.trainer import Progress
+
+AdapterOption = Annotated[
+    str | None, typer.Option(help="Draft with what this adapter has learned.", show_default=False)
+]
+
+# Prompts that a point of a curve is the mean of.
+_SMOOTH = 8
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def adapter_choice(name: str, learn: bool) -> AdapterChoice:
+    """An adapter of the user's store, with the default way of learning."""
+    # Imported here: it takes longer than all else that every command starts with.
+    from omnidraft.runtime.adapter_store import AdapterStore, adapters_folder
+    from omnidraft.runtime.learner import AdapterChoice
+    from omnidraft.runtime.trainer import LearningOptions
+
+    store = AdapterStore(adapters_folder())
+    return AdapterChoice(store, name, LearningOptions() if learn else None)
+
+
+def adapt(
+    prompts: Annotated[Path, typer.Argument(help="JSON lines of {task, prompt}.")],
+    target: Annotated[
+        str,
+        typer.Option(help="Model name, folder, GGUF file or Hugging Face id.", show_default=False),
+    ],
+    adapter: Annotated[
+        str, typer.Option(help="Learn into this adapter; a new one begins.", show_default=False)
+    ],
+    drafter: Annotated[
+        str, typer.Option(help="Drafter: 'default' is the built-in one.")
+    ] = DEFAULT_DRAFTER,
+    loss: Annotated[
+        Literal["hybrid", "dm", "ngram", "kl", "alm"], typer.Option(help="What is minimised.")
+    ] = "hybrid",
+    head: Annotated[
+        Literal["none", "joint", "interleaved"] | None,
+        typer.Option(
+            help="Train an acceptance head, which then decides when a draft ends: with each "
+            "update of the drafter, or several times from a replay buffer.",
+            show_default="as so far, else none",
+        ),
+    ] = None,
+    threshold: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="Draft until a rejection is likelier than this: 1 - confidence."
+        ),
+    ] = 1 - DEFAULT_DRAFT_CONFIDENCE,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N prompts.")] = None,
+    test: Annotated[
+        Path | None,
+        typer.Option(help="Compare before and after on these prompts.", show_default=False),
+    ] = None,
+    rank: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Of the LoRA.", show_default="32")
+    ] = None,
+    learning_rate: Annotated[float, typer.Option(min=0, help="AdamW's.")] = 3e-4,
+    interval: Annotated[int, typer.Option(min=1, help="Prompts for an update.")] = 8,
+    learn_budget: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="Share of the time that may go into learning, beside the answers."
+        ),
+    ] = 1.0,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=1, help="Generate at most so many tokens.")
+    ] = 128,
+    draft_length: Annotated[
+        int, typer.Option(min=1, max=32, help="Draft tokens per round.")
+    ] = FIXED_DRAFT_LENGTH,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="No chat template: continue the text.")
+    ] = False,
+    quantization: Annotated[
+        Quantization, typer.Option(help="Weights of a converted model.")
+    ] = DEFAULT_QUANTIZATION,
+    engine: Annotated[
+        Engine | None, typer.Option(help="What runs the target.", show_default="by what it is")
+    ] = None,
+    threads: Annotated[
+        int, typer.Option(min=1, max=256, help="Threads for one pass of the target.")
+    ] = 2,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Write the curves here, a PNG file.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Answer every prompt, and learn from each.
+
+    What is learned is saved after every update, so Ctrl-C loses little. With a budget of 1 learning
+    takes its time between the answers; with less it runs beside them.
+    """
+    if plot is not None:
+        _check_plotting(plot)
+    stream = read_prompts(prompts, limit)
+    tests = read_prompts(test) if test is not None else []
+    from omnidraft.runtime.adaptation import Objective
+    from omnidraft.runtime.adapter_store import AdapterStore, adapters_folder
+    from omnidraft.runtime.learner import AdapterChoice
+    from omnidraft.runtime.trainer import LearningOptions
+
+    learning = LearningOptions(
+        Objective(loss), rank, learning_rate, interval=interval, budget=learn_budget, head=head
+    )
+    store = AdapterStore(adapters_folder())
+    options = GenerationOptions(
+        max_new_tokens=max_new_tokens,
+        draft_length=draft_length,
+        draft_confidence=1 - threshold,
+        raw=raw,
+    )
+    target_model, drafter_model = open_models(
+        target, drafter, quantization, engine, threads, learnable=True
+    )
+    assert drafter_model is not None
+    choice = AdapterChoice(store, adapter, learning, background=learn_budget < 1)
+    session = Session(target_model, drafter_model, adapter=choice)
+    before = None
+    if tests:
+        known = AdapterChoice(store, adapter) if _exists(store, adapter) else None
+        before = _measure(target_model, drafter_model, known, tests, options, "before")
+    run = _Run(session, len(stream))
+    try:
+        run.learn(stream, options, quiet=as_json)
+    finally:
+        run.close()
+    after = None
+    if tests:
+        after = _measure(
+            target_model, drafter_model, AdapterChoice(store, adapter), tests, options, "after"
+        )
+    if plot is not None:
+        _draw(plot, run)
+    report = run.as_dict()
+    if before is not None and after is not None:
+        report |= {"before": before.overall.as_dict(), "after": after.overall.as_dict()}
+    if as_json:
+        print_json(report)
+    else:
+        _print(adapter, report)
+
+
+class _Run:
+    """Answers a stream of prompts with a session that learns, and keeps its curves."""
+
+    def __init__(self, session: Session, total: int) -> None:
+        assert session.learner is not None and session.learner.trainer is not None
+        self.session = session
+        self.learner = session.learner
+        self.trainer = session.learner.trainer
+        self.total = total
+        self.curve: list[dict[str, float]] = []
+        self._recent: deque[Statistics] = deque(maxlen=_SMOOTH)
+        self._begin = self._progress()
+
+    def learn(self, prompts: list[Prompt], options: GenerationOptions, *, quiet: bool) -> None:
+        shown = errors.is_terminal and not quiet
+        display = Live(console=errors, transient=True, auto_refresh=False) if shown else None
+        with display or nullcontext():
+            for prompt in prompts:
+                answer = self.session.generate(prompt.prompt, options)
+                self._recent.append(answer.statistics)
+                sums = Statistics()
+                for statistics in self._recent:
+                    sums += statistics
+                now = self._progress()
+                self.curve.append(
+                    {
+                        "block_efficiency": sums.block_efficiency,
+                        "acceptance_rate": sums.acceptance_rate,
+                        "tokens_per_second": sums.tokens_per_second,
+                        "updates": now.updates - self._begin.updates,
+                        "promotions": now.promotions - self._begin.promotions,
+                    }
+                )
+                if display is not None:
+                    display.update(self._render(), refresh=True)
+
+    def close(self) -> None:
+        """Learn from what is waiting, and save."""
+        self.learner.close()
+
+    def as_dict(self) -> dict[str, Any]:
+        now, head = self._progress(), self.trainer.head_state
+        return {
+            "prompts": now.prompts - self._begin.prompts,
+            "updates": now.updates - self._begin.updates,
+            "promotions": now.promotions - self._begin.promotions,
+            "rollbacks": now.rollbacks - self._begin.rollbacks,
+            "stopped": now.stopped,
+            "seconds_learning": now.seconds - self._begin.seconds,
+            "peak_memory_bytes": _peak_memory(),
+            "head": head[2].as_dict() if head else None,
+            "curve": self.curve,
+        }
+
+    def _progress(self) -> Progress:
+        return self.trainer.state()[2]
+
+    def _render(self) -> RenderableType:
+        last, now = self.curve[-1], self._progress()
+        table = Table(box=None, show_header=False, pad_edge=False)
+        for name, key, form in (
+            ("tokens a round", "block_efficiency", "{:.2f}"),
+            ("accepted", "acceptance_rate", "{:.0%}"),
+            ("tokens a second", "tokens_per_second", "{:.1f}"),
+        ):
+            values = [point[key] for point in self.curve]
+            table.add_row(name, form.format(last[key]), Text(_sparkline(values), "cyan"))
+        state = "stopped, nothing more to gain" if now.stopped else f"{now.updates} updates"
+        return Group(
+            Text(
+                f"{len(self.curve)}/{self.total} prompts, {state}, {now.promotions} in use, "
+                f"{now.rollbacks} rolled back",
+                "bold",
+            ),
+            table,
+        )
+
+
+def _exists(store: Any, name: str) -> bool:
+    return any(entry.name == name for entry in store.list())
+
+
+def _measure(
+    target: LoadedModel,
+    drafter: LoadedModel,
+    adapter: AdapterChoice | None,
+    prompts: list[Prompt],
+    options: GenerationOptions,
+    when: str,
+) -> Report:
+    with progress_bar() as progress:
+        bar = progress.add_task(f"testing {when}", total=len(prompts))
+        return compare(
+            Session(target, drafter, adapter=adapter),
+            prompts,
+            options,
+            lambda report: progress.update(bar, completed=report.overall.prompts),
+        )
+
+
+def _sparkline(values: list[float], width: int = 60) -> str:
+    """Bars from the smallest to the largest value, the newest at the right."""
+    step = max(1, -(-len(values) // width))
+    means = [
+        sum(part) / len(part) for i in range(0, len(values), step) if (part := values[i : i + step])
+    ]
+    low, high = min(means), max(means)
+    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BARS[round((mean - low) * scale)] for mean in means)
+
+
+def _peak_memory() -> int:
+    """The largest resident memory of this process so far, bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _check_plotting(path: Path) -> None:
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise MissingDependencyError(
+            "--plot needs matplotlib: pip install 'omnidraft[plot]', or leave --plot out."
+        ) from error
+    if not path.parent.is_dir():
+        raise OmniDraftError(f"There is no folder {path.parent} to write {path.name} into.")
+
+
+def _draw(path: Path, run: _Run) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 6), layout="constrained")
+    upper, lower = figure.subplots(2, sharex=True)
+    prompts = range(1, len(run.curve) + 1)
+    upper.plot(prompts, [point["acceptance_rate"] for point in run.curve])
+    upper.set_ylabel("acceptance rate")
+    lower.plot(prompts, [point["block_efficiency"] for point in run.curve])
+    lower.set_ylabel("target tokens a round")
+    lower.set_xlabel(f"prompts (means of {_SMOOTH})")
+    for axes in (upper, lower):
+        axes.grid(alpha=0.3)
+        for index in range(1, len(run.curve)):
+            if run.curve[index]["promotions"] > run.curve[index - 1]["promotions"]:
+                axes.axvline(index + 1, color="grey", linewidth=0.6)
+    temporary = path.with_name(f".{path.name}.tmp")
+    figure.savefig(temporary, format="png")
+    temporary.replace(path)
+
+
+def _print(name: str, report: dict[str, Any]) -> None:
+    console = Console(highlight=False)
+    console.print(
+        f"{name}: {report['updates']} updates from {report['prompts']} prompts, "
+        f"{report['promotions']} came into use, {report['rollbacks']} were rolled back; "
+        f"{report['seconds_learning']:.1f} s of learning",
+        markup=False,
+        soft_wrap=True,
+    )
+    if (head := report["head"]) is not None:
+        verb = "decides" if head["in_use"] else "does not decide yet"
+        console.print(
+            f"The acceptance head {verb}: {head['updates']} updates, cross-entropy "
+            f"{head['bce']:.3f} on new answers, of the drafter's confidence "
+            f"{head['confidence_bce']:.3f}."
+        )
+    if report["stopped"]:
+        console.print("Learning has stopped: it did not raise acceptance any more.")
+    if "before" in report:
+        table = Table(box=None, pad_edge=False)
+        for heading in ("", "tok/round", "accepted", "speedup", "identical"):
+            table.add_column(heading, justify="right" if heading else "left")
+        for when in ("before", "after"):
+            sums = report[when]
+            table.add_row(
+                when,
+                f"{sums['block_efficiency']:.2f}",
+                f"{sums['acceptance_rate']:.0%}",
+                f"{sums['speedup']:.2f}×",
+                f"{sums['identical']}/{sums['prompts']}",
+            )
+        console.print(table)

@@ -1,0 +1,38 @@
+"""The models that a command works with."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from omnidraft.output import steps
+from omnidraft.runtime.engines import Engine
+from omnidraft.runtime.models import LoadedModel, Quantization, load_model
+
+
+def open_models(
+    target: str,
+    drafter: str | None,
+    quantization: Quantization,
+    engine: Engine | None,
+    threads: int,
+    *,
+    learnable: bool = False,
+) -> tuple[LoadedModel, LoadedModel | None]:
+    """Load a target and a drafter, showing what takes time.
+
+    Args:
+        learnable: the drafter is to take adapters; its bundle is made at first use.
+    """
+    with steps("loading") as show:
+        target_model = load_model(
+            target, quantization=quantization, engine=engine, threads=threads, progress=show
+        )
+        if drafter is None:
+            return target_model, None
+        place = drafter
+        if learnable:
+            from omnidraft.export.learnable import learnable_drafter
+
+            place = str(learnable_drafter(drafter, progress=show))
+        drafter_model = load_model(place, threads=1, progress=show)
+    return target_model, dataclasses.replace(drafter_model, name=drafter)

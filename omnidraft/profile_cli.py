@@ -1,0 +1,251 @@
+"""``omnidraft profile``: latency, throughput, memory and energy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from omnidraft.output import AsJson, print_json, steps
+from omnidraft.runtime.bench import read_prompts
+from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.models import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION, Quantization
+from omnidraft.runtime.session import DEFAULT_DRAFT_LENGTH, read_draft_length
+
+if TYPE_CHECKING:
+    from omnidraft.runtime.profiling.report import KvCache, Memory, Mode, Profile
+    from omnidraft.runtime.profiling.summary import Summary
+
+
+def profile(
+    target: Annotated[
+        str,
+        typer.Option(help="Model name, folder, GGUF file or Hugging Face id.", show_default=False),
+    ],
+    prompts: Annotated[
+        Path | None,
+        typer.Argument(help="JSON lines of {task, prompt}.", show_default="a few built-in ones"),
+    ] = None,
+    drafter: Annotated[
+        str, typer.Option(help="Drafter: 'default' is the built-in one.")
+    ] = DEFAULT_DRAFTER,
+    quantization: Annotated[
+        Quantization, typer.Option(help="Weights of a converted model.")
+    ] = DEFAULT_QUANTIZATION,
+    threads: Annotated[
+        int, typer.Option(min=1, max=256, help="Threads for one pass of the target.")
+    ] = 2,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N prompts.")] = None,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=2, help="Generate at most so many tokens.")
+    ] = 128,
+    draft_length: Annotated[
+        str,
+        typer.Option(
+            metavar="N|auto", help="Draft tokens per round; auto: as many as pay for themselves."
+        ),
+    ] = str(DEFAULT_DRAFT_LENGTH),
+    repeat: Annotated[
+        int, typer.Option(min=1, help="Answer everything so often; speeds are medians.")
+    ] = 3,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a report with plots here.", show_default=False)
+    ] = None,
+    device_profile: Annotated[
+        str | None,
+        typer.Option(
+            help="Simulate a device: a TOML or JSON file, or the name of one that is built in.",
+            show_default=False,
+        ),
+    ] = None,
+    adb: Annotated[bool, typer.Option("--adb", help="Profile an attached phone.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure where time, memory and energy go, plainly and speculatively in turn.
+
+    With --device-profile the device's limits on threads, memory and contexts hold, and passes of
+    the drafter take its NPU's time. The speed of its processor is not simulated: passes of the
+    target take this machine's time.
+    """
+    if adb:
+        raise OmniDraftError(
+            "--adb needs the native profiler for phones, which is not built yet. "
+            "--device-profile simulates a phone's limits on this machine."
+        )
+    length = read_draft_length(draft_length)
+    if length == 0:
+        raise OmniDraftError("profile compares drafting with plain decoding: --draft-length from 1")
+    # Imported here: pydantic's models take longer than all else that every command starts with.
+    from omnidraft.runtime.profiling.devices import load_device
+    from omnidraft.runtime.profiling.html import check_place, write_html
+    from omnidraft.runtime.profiling.profiler import PROMPTS, Request
+    from omnidraft.runtime.profiling.profiler import profile as measure
+
+    request = Request(
+        target,
+        drafter,
+        quantization,
+        threads,
+        prompts=PROMPTS[:limit] if prompts is None else read_prompts(prompts, limit),
+        repeats=repeat,
+        max_new_tokens=max_new_tokens,
+        draft_length=length,
+        device=load_device(device_profile) if device_profile is not None else None,
+    )
+    if html is not None:
+        check_place(html)
+    with steps("loading") as show:
+        result = measure(request, show)
+    if html is not None:
+        write_html(result, html)
+    if as_json:
+        print_json(result.model_dump(mode="json"))
+    else:
+        _print(result)
+
+
+def _print(result: Profile) -> None:
+    console = Console(highlight=False)
+    settings, machine = result.settings, result.machine
+    console.print(
+        f"[bold]{escape(result.target)}[/] ({settings.quantization}) "
+        f"with {escape(result.drafter)}: {settings.prompts} prompts, {settings.repeats} times, "
+        f"at most {settings.max_new_tokens} tokens, {settings.target_threads} threads"
+    )
+    console.print(
+        f"{escape(machine.processor)}, {machine.usable_cores or machine.cores} cores, "
+        f"{escape(machine.os)}, ONNX Runtime {machine.versions['onnxruntime']}"
+    )
+    if result.simulation is not None:
+        console.print(f"simulating {escape(result.simulation.device.name)}", style="yellow")
+        for what, source in result.simulation.device.sources.items():
+            console.print(f"  {what}: {source}", style="yellow", markup=False)
+    console.print()
+    console.print(_throughput(result))
+    speedup = result.speedup
+    console.print(
+        f"speedup [bold]{speedup.median:.2f}×[/] ({speedup.lowest:.2f} to {speedup.highest:.2f}), "
+        f"{speedup.identical} of {settings.prompts} answers identical\n"
+    )
+    console.print(_latency(result))
+    console.print()
+    console.print(_memory(result.memory))
+    console.print()
+    console.print(_energy(result), markup=False)
+
+
+def _table(*headings: str, title: str = "") -> Table:
+    """The first column to the left, numbers to the right."""
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left", title_style="bold")
+    for index, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if index else "left", no_wrap=True)
+    return table
+
+
+def _throughput(result: Profile) -> Table:
+    table = _table(
+        *("", "tok/s", "tok/round", "accepted", "prompt/s", "draft", "target", "native", "Python")
+    )
+    table.caption = "prompt/s: tokens read a second; draft to Python: mean milliseconds of a token"
+    table.caption_justify = "left"
+    for name, mode in (("plain", result.plain), ("speculative", result.speculative)):
+        share = mode.time_per_token
+        table.add_row(
+            name,
+            f"{mode.tokens_per_second:.1f}",
+            f"{mode.block_efficiency:.2f}",
+            f"{mode.acceptance_rate:.0%}",
+            f"{mode.prompt_tokens_per_second:.0f}" if mode.prompt_tokens_per_second else "–",
+            f"{share.draft_ms:.2f}",
+            f"{share.target_ms:.2f}",
+            f"{share.native_ms:.2f}",
+            f"{share.python_ms:.2f}",
+        )
+    return table
+
+
+def _latency(result: Profile) -> Table:
+    table = _table("", "count", "p50", "p95", "p99", title="latency, milliseconds")
+    load = result.load
+    for name, milliseconds in (
+        ("load target", load.target_ms),
+        ("load drafter", load.drafter_ms),
+        ("pair vocabularies", load.pairing_ms),
+    ):
+        table.add_row(name, "1", f"{milliseconds:.1f}", "", "")
+    for name, mode in (("plain", result.plain), ("speculative", result.speculative)):
+        table.add_section()
+        table.add_row(f"[bold]{name}[/]")
+        for phase, summary in _phases(mode):
+            table.add_row(
+                phase,
+                f"{summary.count:,}",
+                *(f"{ms:.2f}" for ms in (summary.p50_ms, summary.p95_ms, summary.p99_ms)),
+            )
+    return table
+
+
+def _phases(mode: Mode) -> Iterator[tuple[str, Summary]]:
+    """The phases that occurred, in the order in which they happen."""
+    named = {
+        "prompt": mode.prompt,
+        "first token": mode.first_token,
+        "token": mode.token,
+        "round": mode.round,
+        "  draft reads the prompt": mode.draft_prompt,
+        **{f"  draft step, {_count(p.tokens, 'token')}": p for p in mode.draft_passes},
+        **{f"  target pass, {_count(p.tokens, 'row')}": p for p in mode.target_passes},
+        "  native": mode.native,
+        "  Python": mode.python,
+    }
+    for phase, summary in named.items():
+        if summary is not None:
+            yield phase, summary
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _memory(memory: Memory) -> Table:
+    table = _table("", "MB", "", title="memory")
+    table.columns[2].justify = "left"
+
+    def add(name: str, size: int | None, note: str = "", style: str = "") -> None:
+        table.add_row(name, "–" if size is None else f"{size / 1e6:.2f}", note, style=style)
+
+    add("resident", memory.resident, "now", "bold")
+    add("  target weights", memory.target_weights)
+    add("  drafter weights", memory.drafter_weights)
+    add("  target KV cache", *_kv(memory.target_kv))
+    add("  drafter KV cache", *_kv(memory.drafter_kv))
+    add("  n-gram cache", memory.ngram_cache, f"{memory.ngrams:,} n-grams")
+    add("  runtime", memory.runtime, "the rest")
+    since = "while loading and answering" if memory.peak_since == "load" else "since the start"
+    add("peak", memory.peak, since, "bold")
+    add("before loading", memory.before_load)
+    add("target loaded", memory.after_target)
+    add("drafter loaded", memory.after_drafter)
+    add("paired", memory.after_pairing)
+    return table
+
+
+def _kv(cache: KvCache | None) -> tuple[int | None, str]:
+    if cache is None:
+        return None, "kept by the engine: part of the runtime"
+    return cache.touched, f"of {cache.allocated / 1e6:.0f} MB of address space"
+
+
+def _energy(result: Profile) -> str:
+    energy = result.energy
+    if energy.plain_joules_per_token is None or energy.speculative_joules_per_token is None:
+        return f"energy: not measured; {energy.reason}"
+    return (
+        f"energy: {energy.plain_joules_per_token:.3f} J a token plainly, "
+        f"{energy.speculative_joules_per_token:.3f} J speculatively ({energy.reason})"
+    )

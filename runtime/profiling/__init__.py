@@ -1,0 +1,1 @@
+"""``omnidraft profile``: where time, memory and energy go, on this machine or a simulated one."""

@@ -1,0 +1,141 @@
+"""A profile as one HTML file that loads nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.profiling.plots import bars, lines, stacks
+from omnidraft.runtime.profiling.report import Memory, Mode, Profile
+
+_TEMPLATE = "report.html.jinja"
+
+
+def render_html(profile: Profile) -> str:
+    """The report: an HTML document with its style sheet and plots inside and no script."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(_TEMPLATE).render(profile=profile, plots=_plots(profile))
+
+
+def check_place(path: Path) -> None:
+    """Say at once, not after minutes of measuring, that a report cannot be written there.
+
+    Raises:
+        OmniDraftError: there is no such folder, or it cannot be written, or ``path`` is a folder.
+    """
+    if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+        raise OmniDraftError(
+            f"No report can be written to {path}. Name a file in a folder that can be written "
+            "(--html)."
+        )
+
+
+def write_html(profile: Profile, path: Path) -> None:
+    """Write the report, whole or not at all.
+
+    Raises:
+        OmniDraftError: the file cannot be written.
+    """
+    text = render_html(profile)
+    temporary = None
+    try:
+        with NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}-", delete=False
+        ) as file:
+            temporary = Path(file.name)
+            file.write(text)
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except OSError as error:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        raise OmniDraftError(
+            f"The report {path} cannot be written: {error.strerror}. Choose another place (--html)."
+        ) from error
+
+
+def _plots(profile: Profile) -> dict[str, str]:
+    modes = {"plain": profile.plain, "speculative": profile.speculative}
+    return {
+        "speed": bars(
+            {name: {name: mode.tokens_per_second} for name, mode in modes.items()},
+            "tokens/s",
+            "tokens per second, plain and speculative",
+        ),
+        "repeats": lines(
+            {
+                name: list(enumerate(mode.tokens_per_second_of_repeats, 1))
+                for name, mode in modes.items()
+            },
+            "repeat",
+            "tokens/s",
+            "tokens per second in each repeat",
+        ),
+        "token": stacks(
+            {name: _shares(mode) for name, mode in modes.items()},
+            "ms",
+            "where the time of a token goes",
+        ),
+        "latency": bars(_percentiles(modes), "ms", "percentiles of latencies"),
+        "target": lines(
+            _curve(profile.speculative, profile.plain), "rows in a pass", "ms", "target passes"
+        ),
+        "memory": stacks({"resident": _parts(profile.memory)}, "MB", "parts of the memory taken"),
+    }
+
+
+def _shares(mode: Mode) -> dict[str, float]:
+    share = mode.time_per_token
+    return {
+        "draft": share.draft_ms,
+        "target": share.target_ms,
+        "native": share.native_ms,
+        "Python": share.python_ms,
+    }
+
+
+def _percentiles(modes: dict[str, Mode]) -> dict[str, dict[str, float]]:
+    rows = {}
+    for phase in ("first_token", "round", "token"):
+        for name, mode in modes.items():
+            if (summary := getattr(mode, phase)) is not None:
+                rows[f"{phase.replace('_', ' ')}, {name}"] = {
+                    "p50": summary.p50_ms,
+                    "p95": summary.p95_ms,
+                    "p99": summary.p99_ms,
+                }
+    return rows
+
+
+def _curve(speculative: Mode, plain: Mode) -> dict[str, list[tuple[float, float]]]:
+    """Passes of one row are plain decoding's, which has far more of them."""
+    several = [each for each in speculative.target_passes if each.tokens > 1]
+    passes = [*(each for each in plain.target_passes if each.tokens == 1), *several]
+    return {
+        "p50": [(each.tokens, each.p50_ms) for each in passes],
+        "p95": [(each.tokens, each.p95_ms) for each in passes],
+    }
+
+
+def _parts(memory: Memory) -> dict[str, float]:
+    sizes = {
+        "target weights": memory.target_weights,
+        "drafter weights": memory.drafter_weights,
+        "target KV cache": memory.target_kv.touched if memory.target_kv else None,
+        "drafter KV cache": memory.drafter_kv.touched if memory.drafter_kv else None,
+        "n-gram cache": memory.ngram_cache,
+        "runtime": memory.runtime,
+    }
+    return {name: size / 1e6 for name, size in sizes.items() if size is not None}

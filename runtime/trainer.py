@@ -1,0 +1,475 @@
+"""Online learning: the drafter's LoRA is trained on what the rounds of every answer showed.
+
+    trainer = OnlineTrainer(TrainingStep(bundle), mapping, LearningOptions())
+    trainer.add(buffer.end_prompt())        # after every answer
+    if (lora := trainer.take()) is not None: drafter.set_adapter(lora)     # before the next
+
+Two sets of weights are kept. The *trusted* one drafts. The *candidate* learns: gradients of its
+loss are added up prompt by prompt, and every ``interval`` prompts AdamW makes a step. Each prompt
+is a test before it is a lesson: how many draft tokens of the target's answer do both sets predict,
+on text that neither has learned from? When the candidate is better beyond chance it becomes the
+trusted one; when it is worse, or long no better, it goes back to the trusted one (roll-back).
+
+Why so: one update changes acceptance by less than the chance differences between prompts, so
+comparing observed acceptance before and after would decide by luck. Comparing both sets on the same
+tokens removes the prompts' own differences, adding up over a trial removes the rest, and as only
+trusted weights draft, an update that does harm is never in use.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter
+from typing import Any, Final, Literal, Self, TypeVar
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from omnidraft.runtime.acceptance import (
+    AcceptanceHead,
+    HeadProgress,
+    HeadTrainer,
+    HeadTraining,
+    Lessons,
+)
+from omnidraft.runtime.adamw import AdamW
+from omnidraft.runtime.adaptation import Mapping, Objective, ObservedPrompt, batches
+from omnidraft.runtime.training_step import TrainingBatch, TrainingStep
+
+Weights = dict[str, NDArray[np.float32]]
+HeadState = tuple[dict[str, NDArray[np.float32]], dict[str, NDArray[Any]], HeadProgress]
+_Result = TypeVar("_Result")
+
+# A difference counts when it is so many times its standard error. Going back needs less.
+TRUST: Final = 2.0
+DISTRUST: Final = 1.0
+PATIENCE: Final = 64
+"""Prompts after which a candidate that is still not better is given up."""
+MAX_FAILURES: Final = 3
+"""Candidates given up in a row after which learning stops."""
+DRIFT_WINDOW: Final = 16
+DRIFT: Final = 0.9
+"""Learning resumes when acceptance falls below this part of what it was when learning stopped."""
+DEFAULT_RANK: Final = 32
+_QUEUE: Final = 64
+
+
+@dataclass(frozen=True)
+class LearningOptions:
+    """How a drafter learns.
+
+    Args:
+        objective: the loss.
+        rank: of the LoRA; None: ``DEFAULT_RANK``, or that of an adapter that is there.
+        learning_rate: AdamW's; constant.
+        interval: prompts for an update.
+        budget: at most this share of the time is computed, 0 < budget ≤ 1; 0 does not learn.
+        seed: of A's random start.
+        head: how the acceptance head is trained; "none": there is to be none, also where there was
+            one, which would not know what the LoRA learns now. None: as it was so far.
+    """
+
+    objective: Objective = field(default_factory=Objective)
+    rank: int | None = None
+    learning_rate: float = 3e-4
+    interval: int = 8
+    budget: float = 1.0
+    seed: int = 0
+    head: HeadTraining | Literal["none"] | None = None
+
+
+@dataclass
+class Trial:
+    """A candidate against the trusted weights, on the same answers.
+
+    Attributes:
+        prompts: how many answers.
+        gain: draft tokens that only the candidate predicts minus those that only the trusted
+            weights do.
+        squares: sum of the squares of each prompt's gain: the variance of ``gain`` if there were no
+            difference.
+    """
+
+    prompts: int = 0
+    gain: int = 0
+    squares: int = 0
+
+    def add(self, gain: int) -> None:
+        self.prompts += 1
+        self.gain += gain
+        self.squares += gain * gain
+
+    @property
+    def better(self) -> bool:
+        return self.gain > TRUST * math.sqrt(self.squares)
+
+    @property
+    def worse(self) -> bool:
+        return self.gain < -DISTRUST * math.sqrt(self.squares) or self.prompts >= PATIENCE
+
+
+@dataclass
+class Progress:
+    """What a trainer has done; a JSON object, kept with the adapter.
+
+    Attributes:
+        prompts: learned from.
+        updates: steps of AdamW.
+        promotions, rollbacks: candidates that became the trusted weights, and that were given up.
+        failures: roll-backs since the last promotion.
+        pending: prompts, and ``rows`` the weight of rows, whose gradients wait for an update.
+        stopped: learning has stopped helping; ``level`` is the acceptance rate at that time.
+        recent: acceptance rates of the last prompts.
+        seconds: spent computing.
+    """
+
+    prompts: int = 0
+    updates: int = 0
+    promotions: int = 0
+    rollbacks: int = 0
+    failures: int = 0
+    pending: int = 0
+    rows: float = 0.0
+    steps: int = 0
+    trial: list[int] = field(default_factory=lambda: [0, 0, 0])
+    stopped: bool = False
+    level: float = 0.0
+    recent: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+class OnlineTrainer:
+    """Learns from prompts, on a thread of its own or whenever it is given one.
+
+    Args:
+        step: of the drafter.
+        mapping: of the pair.
+        options: how to learn.
+        lora: the trusted weights to go on from; empty: none yet.
+        state, progress: as ``state`` gave them.
+        head: learns beside the drafter, also when that has stopped.
+        background: learn on a thread; otherwise ``add`` returns when it has learned.
+    """
+
+    def __init__(
+        self,
+        step: TrainingStep,
+        mapping: Mapping,
+        options: LearningOptions,
+        *,
+        lora: Weights | None = None,
+        state: dict[str, NDArray[Any]] | None = None,
+        progress: Progress | None = None,
+        head: HeadTrainer | None = None,
+        background: bool = False,
+    ) -> None:
+        self.options = options
+        self.progress = progress or Progress()
+        self._step = step
+        self._mapping = mapping
+        self._trusted: Weights = dict(lora) if lora else _initial(step, options)
+        self._candidate = _copy(self._trusted)
+        self._optimizer = AdamW(self._candidate, options.learning_rate)
+        self._gradients = {name: np.zeros_like(w) for name, w in self._trusted.items()}
+        self._trial = Trial(*self.progress.trial)
+        if state:
+            self._restore(state)
+        self._head = head
+        # What the head was after its last answer: it learns on while others look at it.
+        self._head_state = head.state() if head else None
+        self._proven = head.proven() if head else None
+        self._used = bool(lora)  # whether the trusted weights ever were more than a beginning
+        self._fresh = False  # the trusted weights changed since they were last taken
+        self._lock = threading.Lock()
+        self._allowed = threading.Event()
+        self._allowed.set()
+        self._closing = threading.Event()
+        self._running: ort.RunOptions | None = None
+        self._error: BaseException | None = None
+        self._queue: deque[ObservedPrompt] = deque(maxlen=_QUEUE)
+        self._wake = threading.Condition()
+        self._busy = False
+        self._thread: threading.Thread | None = None
+        if background:
+            self._thread = threading.Thread(target=self._work, name="omnidraft-learn", daemon=True)
+            self._thread.start()
+
+    # --- from the thread that answers -----------------------------------------------------------
+
+    def add(self, prompt: ObservedPrompt | None) -> None:
+        """Learn from an answer, now or soon.
+
+        Raises:
+            Exception: whatever ended the learning thread.
+        """
+        if self._error is not None:
+            raise self._error
+        if prompt is None or not prompt.rounds or self.options.budget <= 0:
+            return
+        if self._thread is None:
+            self._learn(prompt)
+            return
+        with self._wake:
+            self._queue.append(prompt)
+            self._wake.notify_all()
+
+    def pause(self) -> None:
+        """Compute nothing until ``resume``: a prompt is being read. What is under way is redone."""
+        self._allowed.clear()
+        with self._lock:
+            if self._running is not None:
+                self._running.terminate = True
+
+    def resume(self) -> None:
+        """Go on after ``pause``."""
+        self._allowed.set()
+
+    def take(self) -> Weights | None:
+        """The trusted weights if they changed since this was last called."""
+        with self._lock:
+            fresh, self._fresh = self._fresh, False
+            return _copy(self._trusted) if fresh else None
+
+    @property
+    def proven_head(self) -> AcceptanceHead | None:
+        """The acceptance head, once it predicts better than the drafter's confidence."""
+        return self._proven
+
+    @property
+    def head_state(self) -> HeadState | None:
+        """``HeadTrainer.state``, where a head learns."""
+        return self._head_state
+
+    def drain(self) -> None:
+        """Wait until everything that was added has been learned from."""
+        with self._wake:
+            self._wake.wait_for(
+                lambda: self._error or self._closing.is_set() or not (self._queue or self._busy)
+            )
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """End the thread; what it has not learned from yet is forgotten."""
+        self._closing.set()
+        self.pause()
+        self._allowed.set()
+        with self._wake:
+            self._wake.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def state(self) -> tuple[Weights, dict[str, NDArray[Any]], Progress]:
+        """The trusted weights, empty if there was no promotion yet, and what to go on with."""
+        with self._lock:
+            arrays: dict[str, NDArray[Any]] = {}
+            for part, values in self._parts().items():
+                arrays |= {f"{part}.{name}": array.copy() for name, array in values.items()}
+            return (
+                _copy(self._trusted) if self._used else {},
+                arrays,
+                Progress(**vars(self.progress)),
+            )
+
+    # --- learning -------------------------------------------------------------------------------
+
+    def _parts(self) -> dict[str, Weights]:
+        return {
+            "candidate": self._candidate,
+            "first": self._optimizer.first,
+            "second": self._optimizer.second,
+            "gradients": self._gradients,
+        }
+
+    def _restore(self, state: dict[str, NDArray[Any]]) -> None:
+        for part, values in self._parts().items():
+            for name, array in values.items():
+                array[...] = state[f"{part}.{name}"]
+        self._optimizer.steps = self.progress.steps
+
+    def _work(self) -> None:
+        try:
+            while True:
+                with self._wake:
+                    self._wake.wait_for(lambda: self._queue or self._closing.is_set())
+                    if self._closing.is_set():
+                        return
+                    prompt = self._queue.popleft()
+                    self._busy = True
+                self._learn(prompt)
+                with self._wake:
+                    self._busy = False
+                    self._wake.notify_all()
+        except _ClosedError:
+            pass
+        except BaseException as error:
+            self._error = error
+            with self._wake:
+                self._wake.notify_all()
+
+    def _learn(self, prompt: ObservedPrompt) -> None:
+        progress = self.progress
+        self._watch(prompt)
+        if self._head is not None:
+            self._teach(self._head, prompt)
+        if progress.stopped:
+            return
+        total = {name: np.zeros_like(values) for name, values in self._gradients.items()}
+        gain, rows = 0, 0.0
+        tried = self._optimizer.steps > 0
+        for batch in batches([prompt], self.options.objective, self._mapping):
+            result = self._compute(partial(self._step.run, batch.training, self._candidate))
+            for name, gradient in result.gradients.items():
+                total[name] += gradient
+            rows += len(batch.training.rows)
+            if tried and len(batch.answer):
+                training = batch.training
+                test = TrainingBatch(
+                    training.tokens,
+                    training.rows[batch.answer_rows],
+                    training.positions,
+                    training.mask,
+                )
+                trusted = self._compute(partial(self._step.best, test, self._trusted))
+                gain += int((result.best[batch.answer_rows] == batch.answer).sum())
+                gain -= int((trusted == batch.answer).sum())
+        if not all(np.isfinite(gradient).all() for gradient in total.values()):
+            # Diverged: nothing can be learned from where the candidate is.
+            with self._lock:
+                self._roll_back()
+            return
+        with self._lock:
+            for name, gradient in total.items():
+                self._gradients[name] += gradient
+            progress.prompts += 1
+            progress.pending += 1
+            progress.rows += rows
+            if tried:
+                self._trial.add(gain)
+            if progress.pending >= self.options.interval:
+                self._update()
+            progress.trial = [self._trial.prompts, self._trial.gain, self._trial.squares]
+            progress.steps = self._optimizer.steps
+
+    def _teach(self, head: HeadTrainer, prompt: ObservedPrompt) -> None:
+        lessons = [seen.lessons for seen in prompt.rounds if seen.lessons is not None]
+        for _ in range(head.add(Lessons.join(lessons)) if lessons else 0):
+            self._compute(lambda _: head.update())
+        self._head_state, self._proven = head.state(), head.proven()
+
+    def _update(self) -> None:
+        if self._trial.better:
+            self._trusted = _copy(self._candidate)
+            self._trial = Trial()
+            self._used = self._fresh = True
+            self.progress.promotions += 1
+            self.progress.failures = 0
+        elif self._trial.worse:
+            self._roll_back()
+            return
+        scale = np.float32(1 / max(self.progress.rows, 1.0))
+        gradients = {name: gradient * scale for name, gradient in self._gradients.items()}
+        self._optimizer.learning_rate = self._learning_rate
+        self._optimizer.step(self._candidate, gradients)
+        self.progress.updates += 1
+        self._forget_gradients()
+
+    @property
+    def _learning_rate(self) -> float:
+        """Smaller after every failure: too long a step is the likeliest reason for one."""
+        return float(self.options.learning_rate / 2**self.progress.failures)
+
+    def _roll_back(self) -> None:
+        for name, values in self._trusted.items():
+            self._candidate[name] = values.copy()
+        self._optimizer = AdamW(self._candidate, self._learning_rate)
+        self._trial = Trial()
+        self._forget_gradients()
+        progress = self.progress
+        progress.rollbacks += 1
+        progress.failures += 1
+        if progress.failures >= MAX_FAILURES:
+            progress.stopped = True
+            progress.level = float(np.mean(progress.recent)) if progress.recent else 0.0
+            progress.recent = []
+
+    def _forget_gradients(self) -> None:
+        for gradient in self._gradients.values():
+            gradient.fill(0)
+        self.progress.pending = 0
+        self.progress.rows = 0.0
+
+    def _watch(self, prompt: ObservedPrompt) -> None:
+        """Follow the acceptance that is observed; resume where it has fallen since the stop."""
+        progress = self.progress
+        if not prompt.proposed:
+            return
+        progress.recent = [*progress.recent, prompt.accepted / prompt.proposed][-DRIFT_WINDOW:]
+        if progress.stopped and len(progress.recent) == DRIFT_WINDOW:
+            mean = float(np.mean(progress.recent))
+            error = float(np.std(progress.recent)) / math.sqrt(DRIFT_WINDOW)
+            if mean < DRIFT * progress.level and mean < progress.level - 2 * error:
+                progress.stopped = False
+                progress.failures = 0
+
+    def _compute(self, call: Callable[[ort.RunOptions], _Result]) -> _Result:
+        """Run a piece of work when that is allowed, and rest afterwards as the budget demands."""
+        while True:
+            self._allowed.wait()
+            if self._closing.is_set():
+                raise _ClosedError
+            options = ort.RunOptions()
+            with self._lock:
+                self._running = options
+            # ``pause`` may have come before there was anything to end.
+            if not self._allowed.is_set():
+                continue
+            started = perf_counter()
+            try:
+                result = call(options)
+            except Exception:
+                if options.terminate:
+                    continue
+                raise
+            finally:
+                spent = perf_counter() - started
+                with self._lock:
+                    self._running = None
+                    self.progress.seconds += spent
+            if self.options.budget < 1:
+                self._closing.wait(spent * (1 / self.options.budget - 1))
+            return result
+
+
+class _ClosedError(Exception):
+    """The trainer was closed while it computed."""
+
+
+def _initial(step: TrainingStep, options: LearningOptions) -> Weights:
+    """A is random and small, B is 0: at first the drafter is itself (LoRA, arXiv 2106.09685)."""
+    rng = np.random.default_rng(options.seed)
+    rank = options.rank or DEFAULT_RANK
+    weights = {}
+    for name, size in step.lora_sizes.items():
+        if name.endswith(".A"):
+            scale = 1 / math.sqrt(size)
+            weights[name] = (scale * rng.standard_normal((size, rank))).astype(np.float32)
+        else:
+            weights[name] = np.zeros((rank, size), np.float32)
+    return weights
+
+
+def _copy(weights: Weights) -> Weights:
+    return {name: values.copy() for name, values in weights.items()}

@@ -1,0 +1,632 @@
+"""Learning while answering: lossless, bounded, never for the worse, and kept on disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+from tiny import write_drafter, write_target
+from toy import ToyModel, toy_pair
+
+from omnidraft import SamplingParameters
+from omnidraft.export.learnable import learnable_drafter
+from omnidraft.runtime import trainer as trainer_module
+from omnidraft.runtime.adaptation import (
+    LOSSES,
+    AdaptationBuffer,
+    Objective,
+    ObservedPrompt,
+    batches,
+    direct_mapping,
+)
+from omnidraft.runtime.adapter_store import AdapterStore
+from omnidraft.runtime.decoder import Round, SpeculativeDecoder
+from omnidraft.runtime.errors import ModelNotFoundError, OmniDraftError
+from omnidraft.runtime.learner import AdapterChoice
+from omnidraft.runtime.models import LoadedModel, load_model
+from omnidraft.runtime.session import GenerationOptions, Session
+from omnidraft.runtime.trainer import AdamW, LearningOptions
+from omnidraft.runtime.training_step import TrainingStep
+
+PROMPTS = [f"What is the answer {i}? The quick brown fox" for i in range(12)]
+OPTIONS = GenerationOptions(max_new_tokens=24)
+
+
+def observed(seed: int = 0, prompts: int = 3, **options: Any) -> tuple[Any, AdaptationBuffer]:
+    """A toy pair's rounds in a buffer, and what was shown of every round."""
+    pair = toy_pair(seed)
+    target = ToyModel(len(pair.target), seed)
+    plain = [surface is not None for surface in pair.target]
+    native = pair.speller._pair
+    buffer = AdaptationBuffer(direct_mapping(native, plain, len(pair.drafter)), **options)
+    shown = []
+
+    def observer(seen: Round) -> None:
+        shown.append(
+            SimpleNamespace(
+                context=list(seen.context),
+                drafts=seen.proposal.drafts,
+                tokens=seen.proposal.tokens,
+                counts=seen.proposal.draft_counts,
+                logits=seen.logits.copy(),
+                verdict=seen.verdict,
+            )
+        )
+        buffer.observe(seen)
+
+    drafting = pair.drafting(seed + 1)
+    for index in range(prompts):
+        # As sampled answers do, these differ from one another.
+        decoder = SpeculativeDecoder(
+            target,
+            drafting,
+            sampling=SamplingParameters(temperature=1.0),
+            seed=index,
+            observer=observer,
+        )
+        list(decoder.generate([1, 2, 1 + index % 3], 30))
+        buffer.end_prompt()
+    return SimpleNamespace(pair=pair, shown=shown), buffer
+
+
+# --- what is kept ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("seed", range(4))
+def test_batches_hold_the_targets_own_distributions(seed: int, loss: str) -> None:
+    """Every row's context is what the drafter saw, and its distribution the target's there."""
+    seen, buffer = observed(seed, kept=1000)
+    mapping = buffer.mapping
+    # The same draft tokens may stand for several sequences of target tokens.
+    expected: dict[tuple[int, ...], list[Any]] = {}
+    for shown in seen.shown:
+        logits = shown.logits.astype(np.float64)
+        p = np.exp(logits - logits.max(axis=1, keepdims=True))
+        p /= p.sum(axis=1, keepdims=True)
+        at = 0
+        for row, count in zip(p, [*shown.counts, 0], strict=True):
+            expected.setdefault((*shown.context, *shown.drafts[:at]), []).append(row)
+            at += count
+    answers = {
+        tuple(prompt.tokens[:end])
+        for prompt in buffer.prompts
+        for end in range(1, len(prompt.tokens) + 1)
+    }
+    found = set()
+    for batch in batches(list(buffer.prompts), Objective(loss), mapping):
+        training = batch.training
+        inputs = training.inputs(len(seen.pair.drafter))
+        assert (inputs["mask"].diagonal() == 0).all()
+        for i, row in enumerate(training.rows):
+            visible = np.flatnonzero(training.mask[row] == 0)
+            assert visible.max() == row
+            assert (training.positions[visible] == np.arange(len(visible))).all()
+            context = tuple(training.tokens[visible])
+            listed = training.direct_ids[i] >= 0 if training.direct_ids.size else np.array([])
+            if training.direct_weight[i] == 0 or not listed.any():
+                continue
+            found.add(context)
+            ids, log_p = training.direct_ids[i, listed], training.direct_log_p[i, listed]
+            assert len(set(ids)) == len(ids)
+            targets = mapping.targets[mapping.place[ids]]
+
+            def agrees(p: Any, targets: Any = targets, log_p: Any = log_p) -> bool:
+                scale = p[mapping.targets].sum() if loss in ("hybrid", "dm") else 1.0
+                return np.allclose(np.exp(log_p), p[targets] / scale, rtol=1e-3)
+
+            assert any(agrees(p) for p in expected[context])
+            if loss in ("hybrid", "dm"):
+                assert np.exp(log_p).sum() == pytest.approx(1, abs=2e-2)
+        for i, answer in zip(batch.answer_rows, batch.answer, strict=True):
+            context = tuple(training.tokens[np.flatnonzero(training.mask[training.rows[i]] == 0)])
+            assert (*context, answer) in answers
+    if loss in ("hybrid", "dm", "kl"):
+        assert found == set(expected)
+
+
+@pytest.mark.parametrize("loss", ["hybrid", "kl", "alm", "ngram"])
+def test_ngrams_are_labelled_as_the_target_spelled_them(loss: str) -> None:
+    labelled = 0
+    for seed in range(6):
+        seen, buffer = observed(seed)
+        emitted = {
+            tuple(s.drafts[sum(s.counts[:j]) : sum(s.counts[: j + 1])])
+            for s in seen.shown
+            for j in range(len(s.counts))
+        }
+        known = {tuple(drafts) for _, drafts, _, _ in seen.pair.cache.ngrams()} | emitted
+        for batch in batches(list(buffer.prompts), Objective(loss), buffer.mapping):
+            training = batch.training
+            if loss in ("kl", "alm"):
+                for chunk in training.chunks:
+                    rows = np.flatnonzero(chunk)
+                    drafts = tuple(training.label[rows])
+                    assert drafts in known or len(drafts) == 1
+                    # One after another in the sequence.
+                    places = training.positions[training.rows[rows]]
+                    assert (np.diff(places) == 1).all()
+                    labelled += len(drafts) > 1
+                if loss == "kl":
+                    assert (training.merged.sum(axis=1) == 1).all()
+            else:
+                labelled += int((training.label_weight > 0).sum())
+    assert labelled > 20
+
+
+@settings(max_examples=15, deadline=None)
+@given(limit=st.integers(3_000, 60_000), prompts=st.integers(1, 6))
+def test_the_buffer_keeps_its_bound_and_the_newest(limit: int, prompts: int) -> None:
+    _, everything = observed(1, prompts)
+    _, buffer = observed(1, prompts, max_bytes=limit)
+    assert buffer.nbytes <= limit
+    assert buffer.nbytes == sum(prompt.nbytes for prompt in buffer.prompts)
+    kept = list(buffer.prompts)
+    for mine, full in zip(kept[::-1], list(everything.prompts)[::-1], strict=False):
+        assert mine.tokens == full.tokens
+        assert [r.begin for r in mine.rounds] == [r.begin for r in full.rounds][-len(mine.rounds) :]
+    if everything.nbytes <= limit:
+        assert len(kept) == len(everything.prompts)
+
+
+def test_keeping_more_of_a_distribution_errs_less() -> None:
+    _, full = observed(2, kept=1000)
+    log_mass = []
+    for kept in (1, 3, 6):
+        _, buffer = observed(2, kept=kept)
+        log_mass.append(
+            sum(float(np.exp(r.ids_log_p).sum()) for p in buffer.prompts for r in p.rounds)
+        )
+        for mine, whole in zip(buffer.prompts, full.prompts, strict=True):
+            for a, b in zip(mine.rounds, whole.rounds, strict=True):
+                assert np.diff(a.ends, prepend=0).max() <= 2 * kept
+                assert a.log_mass == pytest.approx(b.log_mass)
+    assert log_mass == sorted(log_mass)
+
+
+# --- the optimizer -----------------------------------------------------------------------------
+
+
+def test_adamw_is_torchs() -> None:
+    rng = np.random.default_rng(0)
+    weights = {f"w{i}": rng.standard_normal((5, 3)).astype(np.float32) for i in range(2)}
+    theirs = {name: torch.tensor(values, requires_grad=True) for name, values in weights.items()}
+    reference = torch.optim.AdamW(theirs.values(), lr=3e-2, weight_decay=0.1)
+    mine = AdamW(weights, 3e-2, weight_decay=0.1)
+    for _ in range(20):
+        gradients = {n: rng.standard_normal((5, 3)).astype(np.float32) for n in weights}
+        mine.step(weights, gradients)
+        for name, tensor in theirs.items():
+            tensor.grad = torch.tensor(gradients[name])
+        reference.step()
+    for name, tensor in theirs.items():
+        assert weights[name] == pytest.approx(tensor.detach().numpy(), abs=1e-5)
+
+
+# --- sessions ----------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    target: LoadedModel
+    drafter: LoadedModel
+    root: Path
+
+    def session(self, name: str, **options: Any) -> Session:
+        background = options.pop("background", False)
+        options.setdefault("interval", 3)
+        learning = LearningOptions(**options)
+        choice = AdapterChoice(self.store, name, learning, background=background)
+        return Session(self.target, self.drafter, adapter=choice)
+
+    @property
+    def store(self) -> AdapterStore:
+        return AdapterStore(self.root / "store")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    root = tmp_path_factory.mktemp("adaptation")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMNIDRAFT_CACHE", str(root / "cache"))
+        bundle = learnable_drafter(str(write_drafter(root / "drafter", seed=1)))
+        assert learnable_drafter(str(root / "drafter")) == bundle
+        assert learnable_drafter(str(bundle)) == bundle
+        target = load_model(str(write_target(root / "target")))
+        yield World(target, load_model(str(bundle)), root)
+
+
+def always_promote(patch: pytest.MonkeyPatch) -> None:
+    """Candidates come into use at once, so that weights change as often as they can."""
+    patch.setattr(trainer_module.Trial, "better", property(lambda trial: True))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_greedy_answers_stay_the_targets_while_weights_change(
+    world: World, loss: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always_promote(monkeypatch)
+    plain = Session(world.target)
+    session = world.session(f"greedy-{loss}", objective=Objective(loss), learning_rate=3e-2)
+    for prompt in PROMPTS:
+        assert (
+            session.generate(prompt, OPTIONS).token_ids == plain.generate(prompt, OPTIONS).token_ids
+        )
+    assert session.learner.trainer.progress.promotions >= 3
+    assert session.learner.trainer.progress.updates >= 3
+    session.save()
+
+
+def test_a_loss_falls_where_it_is_learned(world: World) -> None:
+    session = world.session("falls", interval=1, learning_rate=3e-3)
+    session.generate(PROMPTS[0], OPTIONS)
+    prompt = session.learner.buffer.prompts[0]
+    step = TrainingStep(world.drafter.path)
+    trainer = session.learner.trainer
+    losses = []
+    for _ in range(12):
+        losses.append(
+            sum(
+                step.run(batch.training, trainer._candidate).loss
+                for batch in batches([prompt], Objective(), session.learner.buffer.mapping)
+            )
+        )
+        trainer.add(prompt)
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_sampled_tokens_follow_the_target_while_weights_change(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first tokens of many sampled answers are distributed as the target's, learning on."""
+    always_promote(monkeypatch)
+    session = world.session("sampled", interval=8, learning_rate=3e-2)
+    prompt, runs = PROMPTS[0], 200
+    tokens = session.encode(prompt)
+    world.target.model.truncate(0)
+    logits = world.target.model.forward(tokens)[-1].astype(np.float64)
+    p = np.exp(logits - logits.max())
+    p /= p.sum()
+    counts = np.zeros(len(p))
+    for seed in range(runs):
+        options = GenerationOptions(
+            max_new_tokens=3, sampling=SamplingParameters(temperature=1.0), seed=seed
+        )
+        counts[session.generate(prompt, options).token_ids[0]] += 1
+    assert session.learner.trainer.progress.promotions > 10
+    enough = runs * p >= 5
+    seen = np.append(counts[enough], counts[~enough].sum())
+    wanted = np.append(runs * p[enough], runs * p[~enough].sum())
+    assert chisquare(seen, wanted).pvalue > 1e-4
+
+
+def test_an_update_that_does_harm_is_rolled_back(world: World) -> None:
+    session = world.session("harm", interval=2)
+    for prompt in PROMPTS[:4]:
+        session.generate(prompt, OPTIONS)
+    trainer = session.learner.trainer
+    before = trainer.state()[0]
+    for values in trainer._candidate.values():
+        values[...] = np.random.default_rng(0).standard_normal(values.shape)
+    trainer._trial = trainer_module.Trial()
+
+    # Trusted weights that predict the answers, so that there is something to lose.
+    def good(self: TrainingStep, batch: Any, lora: Any, options: Any = None) -> Any:
+        return np.append(batch.tokens, 0)[batch.rows + 1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrainingStep, "best", good)
+        for prompt in PROMPTS[4:8]:
+            session.generate(prompt, OPTIONS)
+    assert trainer.progress.rollbacks >= 1
+    assert trainer.progress.promotions == 0
+    after = trainer.state()[0]
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+    for name, values in trainer._candidate.items():
+        assert np.abs(values - trainer._trusted[name]).max() < 0.1
+
+
+def test_gradients_that_are_not_numbers_are_rolled_back(world: World) -> None:
+    session = world.session("nan", interval=1)
+    session.generate(PROMPTS[0], OPTIONS)
+    trainer = session.learner.trainer
+    for values in trainer._candidate.values():
+        values.fill(np.nan)
+    session.generate(PROMPTS[1], OPTIONS)
+    assert trainer.progress.rollbacks == 1
+    assert all(np.isfinite(values).all() for values in trainer._candidate.values())
+
+
+def prompt_with(accepted: int, proposed: int, base: ObservedPrompt) -> ObservedPrompt:
+    return dataclasses.replace(base, accepted=accepted, proposed=proposed)
+
+
+def test_learning_stops_when_it_does_not_help_and_resumes_on_drift(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer_module, "PATIENCE", 2)
+    monkeypatch.setattr(trainer_module.Trial, "better", property(lambda trial: False))
+    session = world.session("stops", interval=2)
+    session.generate(PROMPTS[0], OPTIONS)
+    base = session.learner.buffer.prompts[0]
+    trainer = session.learner.trainer
+    for _ in range(20):
+        trainer.add(prompt_with(6, 10, base))
+    assert trainer.progress.stopped
+    updates, seconds = trainer.progress.updates, trainer.progress.seconds
+    for _ in range(20):
+        trainer.add(prompt_with(6, 10, base))
+    assert (trainer.progress.updates, trainer.progress.seconds) == (updates, seconds)
+    for _ in range(20):
+        trainer.add(prompt_with(3, 10, base))
+        if not trainer.progress.stopped:
+            break
+    assert not trainer.progress.stopped
+    assert trainer.progress.seconds > seconds
+
+
+def test_a_session_goes_on_where_the_last_one_ended(world: World) -> None:
+    whole = world.session("whole")
+    for prompt in PROMPTS[:8]:
+        whole.generate(prompt, OPTIONS)
+    whole.save()
+    for part in (PROMPTS[:2], PROMPTS[2:7], PROMPTS[7:8]):
+        session = world.session("parts")
+        for prompt in part:
+            session.generate(prompt, OPTIONS)
+        session.save()
+    one, other = world.store.read("whole"), world.store.read("parts")
+    assert one.metadata.updates == other.metadata.updates == 2
+    assert one.metadata.prompts == other.metadata.prompts == 8
+    assert one.ngrams == other.ngrams != b""
+    assert one.lora.keys() == other.lora.keys()
+    for mine, theirs in ((one.lora, other.lora), (one.optimizer, other.optimizer)):
+        assert mine.keys() == theirs.keys()
+        for name, values in mine.items():
+            assert np.array_equal(values, theirs[name]), name
+
+
+def test_a_killed_run_leaves_what_was_saved_last(world: World, tmp_path: Path) -> None:
+    script = tmp_path / "learn.py"
+    script.write_text(
+        f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from pathlib import Path
+from omnidraft.runtime.adapter_store import AdapterStore
+from omnidraft.runtime.learner import AdapterChoice
+from omnidraft.runtime.models import load_model
+from omnidraft.runtime.session import GenerationOptions, Session
+from omnidraft.runtime.trainer import LearningOptions
+store = AdapterStore(Path({str(tmp_path / "store")!r}))
+choice = AdapterChoice(store, "killed", LearningOptions(interval=1))
+target, drafter = load_model({str(world.target.path)!r}), load_model({str(world.drafter.path)!r})
+session = Session(target, drafter, adapter=choice)
+while True:
+    session.generate("What is the answer?", GenerationOptions(max_new_tokens=8))
+    print(session.learner.trainer.progress.updates, flush=True)
+"""
+    )
+    environment = {**os.environ, "OMNIDRAFT_CACHE": str(world.root / "cache")}
+    process = subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, env=environment, text=True
+    )
+    try:
+        for _ in range(4):
+            last = int(process.stdout.readline())
+        time.sleep(0.05)
+    finally:
+        process.kill()
+        process.wait()
+    adapter = AdapterStore(tmp_path / "store").read("killed")
+    assert adapter.metadata.updates >= last
+    assert adapter.optimizer
+
+
+def test_a_thread_learns_beside_answers_and_pauses_for_prompts(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always_promote(monkeypatch)
+    plain = Session(world.target)
+    session = world.session("thread", background=True, interval=2, budget=0.5)
+    trainer = session.learner.trainer
+    computing: list[bool] = []
+    forward = world.target.model.forward
+
+    def watched(tokens: Any, rows: Any = None) -> Any:
+        computing.append(trainer._running is not None and not trainer._allowed.is_set())
+        return forward(tokens, rows)
+
+    for prompt in PROMPTS:
+        assert (
+            session.generate(prompt, OPTIONS).token_ids == plain.generate(prompt, OPTIONS).token_ids
+        )
+    session.save()
+    assert trainer.progress.prompts == len(PROMPTS)
+    assert trainer.progress.updates == len(PROMPTS) // 2
+    assert world.store.read("thread").metadata.updates == len(PROMPTS) // 2
+    # Nothing is computed from pause to resume; what was under way is done afterwards.
+    trainer.pause()
+    trainer.add(session.learner.buffer.prompts[0])
+    time.sleep(0.1)
+    seconds = trainer.progress.seconds
+    time.sleep(0.2)
+    assert trainer.progress.seconds == seconds
+    trainer.resume()
+    trainer.drain()
+    assert trainer.progress.prompts == len(PROMPTS) + 1
+    trainer.close()
+    assert threading.active_count() < 10
+
+
+@pytest.mark.parametrize("budget", [0.2, 0.5])
+def test_the_budget_bounds_the_share_of_time(world: World, budget: float) -> None:
+    session = world.session(f"budget-{budget}", background=True, budget=budget)
+    session.generate(PROMPTS[0], OPTIONS)
+    prompt = session.learner.buffer.prompts[0]
+    trainer = session.learner.trainer
+    trainer.drain()
+    seconds, started = trainer.progress.seconds, time.perf_counter()
+    for _ in range(8):
+        trainer.add(prompt)
+    trainer.drain()
+    share = (trainer.progress.seconds - seconds) / (time.perf_counter() - started)
+    assert share <= budget * 1.05
+    trainer.close()
+
+
+def test_no_budget_learns_nothing(world: World) -> None:
+    session = world.session("none", budget=0.0)
+    for prompt in PROMPTS[:4]:
+        session.generate(prompt, OPTIONS)
+    assert session.learner.trainer.progress.prompts == 0
+
+
+def test_an_adapter_that_does_not_learn_stays_as_it_is(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always_promote(monkeypatch)
+    session = world.session("kept", interval=1)
+    for prompt in PROMPTS[:3]:
+        session.generate(prompt, OPTIONS)
+    session.save()
+    content = (world.root / "store" / "kept.adapter").read_bytes()
+    reader = Session(world.target, world.drafter, adapter=AdapterChoice(world.store, "kept"))
+    assert reader.cache is not None and len(reader.cache) > 0
+    reader.generate(PROMPTS[4], OPTIONS)
+    reader.save()
+    assert (world.root / "store" / "kept.adapter").read_bytes() == content
+    with pytest.raises(OmniDraftError, match="rank 32, not 8"):
+        world.session("kept", rank=8)
+    with pytest.raises(ModelNotFoundError, match="adapters list"):
+        Session(world.target, world.drafter, adapter=AdapterChoice(world.store, "missing"))
+
+
+def test_another_targets_adapter_is_refused(world: World, tmp_path: Path) -> None:
+    session = world.session("mine")
+    session.generate(PROMPTS[0], OPTIONS)
+    session.save()
+    other = dataclasses.replace(
+        world, target=load_model(str(write_target(tmp_path / "other", seed=7)))
+    )
+    with pytest.raises(OmniDraftError, match="belongs to the target"):
+        other.session("mine")
+
+
+# --- the command -------------------------------------------------------------------------------
+
+
+def run(world: World, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "OMNIDRAFT_CACHE": str(world.root / "cache"),
+        "OMNIDRAFT_DATA": str(world.root / "data"),
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "omnidraft", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
+    )
+
+
+def test_the_command_learns_tests_and_is_used(world: World, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
+    models = (
+        *("--target", str(world.root / "target"), "--drafter", str(world.root / "drafter")),
+        *("--max-new-tokens", "16", "--json"),
+    )
+    done = run(
+        world,
+        *("adapt", str(prompts), "--adapter", "cli", "--limit", "6", "--test", str(prompts)),
+        *("--interval", "2", "--loss", "kl", "--rank", "4", *models),
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["prompts"] == 6
+    assert report["updates"] + report["rollbacks"] == 3
+    assert report["seconds_learning"] > 0
+    assert report["peak_memory_bytes"] > 10_000_000
+    assert len(report["curve"]) == 6
+    for when in ("before", "after"):
+        assert report[when]["prompts"] == report[when]["identical"] == len(PROMPTS)
+    shown = json.loads(run(world, "adapters", "show", "cli", "--json").stdout)
+    assert shown["metadata"]["prompts"] == 6
+
+    prompt = ("--prompt", PROMPTS[0], "--adapter", "cli", *models)
+    answer = run(world, "generate", *prompt)
+    assert answer.returncode == 0, answer.stderr
+    plain = run(world, "generate", "--no-draft", "--prompt", PROMPTS[0], *models)
+    assert json.loads(answer.stdout)["token_ids"] == json.loads(plain.stdout)["token_ids"]
+    assert run(world, "generate", "--learn", *prompt).returncode == 0
+    shown = json.loads(run(world, "adapters", "show", "cli", "--json").stdout)
+    assert shown["metadata"]["prompts"] == 7
+    benched = run(world, "bench", str(prompts), "--limit", "2", "--adapter", "cli", *models)
+    assert json.loads(benched.stdout)["overall"]["identical"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("generate", "--prompt", "x", "--learn"), "--adapter"),
+        (("generate", "--prompt", "x", "--adapter", "nowhere"), "no adapter"),
+        (("generate", "--prompt", "x", "--adapter", "a", "--no-draft"), "plain decoding"),
+        (("adapt", "nowhere.jsonl", "--adapter", "a"), "cannot be read"),
+        (("adapt", "nowhere.jsonl", "--adapter", "a", "--plot", "/nowhere/a.png"), ""),
+    ],
+)
+def test_bad_requests_end_with_a_message(
+    world: World, arguments: tuple[str, ...], message: str
+) -> None:
+    done = run(
+        world,
+        *arguments,
+        *("--target", str(world.root / "target"), "--drafter", str(world.root / "drafter")),
+    )
+    assert done.returncode == 2
+    assert "error:" in done.stderr and message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_learning_needs_no_torch(world: World, tmp_path: Path) -> None:
+    script = f"""
+import sys
+sys.modules["torch"] = None
+sys.modules["transformers"] = None
+from pathlib import Path
+from omnidraft.runtime.adapter_store import AdapterStore
+from omnidraft.runtime.learner import AdapterChoice
+from omnidraft.export.learnable import learnable_drafter
+from omnidraft.runtime.models import load_model
+from omnidraft.runtime.session import GenerationOptions, Session
+from omnidraft.runtime.trainer import LearningOptions
+choice = AdapterChoice(AdapterStore(Path({str(tmp_path)!r})), "a", LearningOptions(interval=1))
+bundle = learnable_drafter({str(world.root / "drafter")!r})
+session = Session(load_model({str(world.target.path)!r}), load_model(str(bundle)), adapter=choice)
+session.generate("What?", GenerationOptions(max_new_tokens=8))
+session.save()
+assert session.learner.trainer.progress.updates == 1
+"""
+    environment = {**os.environ, "OMNIDRAFT_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,522 @@
+"""Draft length: exact whatever a policy decides, and fast whatever the world is like."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from enumeration import Instance, random_instance
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+from toy import ToyModel, plain_greedy, toy_pair
+
+from omnidraft import _native
+from omnidraft.runtime.cost import SIZES, Costs, Curve, measure
+from omnidraft.runtime.decoder import SpeculativeDecoder
+from omnidraft.runtime.draft_length import (
+    ALLOWANCE,
+    CAP,
+    MAX_DRAFT,
+    START,
+    Calibration,
+    CostAware,
+    DraftLengthPolicy,
+    Fixed,
+    Outcome,
+)
+from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.session import read_draft_length
+
+EIGHT_BIT = {1: 1.0, 2: 1.03, 4: 1.27, 8: 1.7, 16: 2.6, 32: 4.2}
+STEEP = {1: 1.0, 2: 1.7, 4: 2.5, 8: 4.0, 16: 6.9, 32: 13.0}
+FLAT = {1: 1.0, 2: 1.01, 8: 1.05, 32: 1.2}
+CONTEXT = 100
+
+
+# --- exactness --------------------------------------------------------------------------------
+
+
+class Whimsical:
+    """Stops by an arbitrary function of the path's scores and of the rounds so far."""
+
+    def __init__(self, seed: int, most: int) -> None:
+        self._seed, self._most = seed, most
+        self._scores: list[int] = []
+        self._rounds = 0
+
+    def look_up(self, found: int, match: int, context: int, unread: int) -> int:
+        return int(np.random.default_rng([self._seed, self._rounds]).integers(found + 1))
+
+    def begin(self, room: int, context: int, unread: int) -> int:
+        self._scores = []
+        return min(
+            room, int(np.random.default_rng([self._seed, self._rounds]).integers(9)), self._most
+        )
+
+    def go_on(self, score: float) -> bool:
+        self._scores.append(round(score * 1e6))
+        return bool(np.random.default_rng([self._seed, *self._scores]).random() < 0.7)
+
+    def observe(self, outcome: Outcome) -> None:
+        self._rounds += 1
+
+
+@dataclass
+class Stopped(Instance):
+    """An ``Instance`` whose rounds end where a policy says so."""
+
+    policy: Callable[[], DraftLengthPolicy] = lambda: Fixed(4)
+
+    def verdict(
+        self, chance: _native.Chance, budget: int, verification: _native.Verification
+    ) -> tuple[_native.Proposal, _native.Verdict]:
+        policy = self.policy()
+        draft = _native.Draft(self.cache, verification, 1.0)
+        drafts: tuple[int, ...] = ()
+        for _ in range(policy.begin(budget, 0, 1)):
+            token = draft.step(self.logits("q", drafts), chance)
+            if token < 0:
+                break
+            drafts += (token,)
+            if not policy.go_on(draft.confidence):
+                break
+        proposal = draft.finish()
+        tokens = tuple(proposal.tokens)
+        rows = np.stack([self.logits("p", tokens[:i]) for i in range(len(tokens) + 1)])
+        history = _native.History(self.target_size)
+        verdict = _native.Verifier(self.cache).verify(
+            proposal, rows, self.sampling, history, chance
+        )
+        return proposal, verdict
+
+
+@cache
+def _with_a_past(seed: int) -> CostAware:
+    policy = CostAware(costs(0.05, EIGHT_BIT))
+    run(policy, World(seed=seed), 60)
+    return policy
+
+
+def learnt(seed: int) -> CostAware:
+    """A cost-aware policy in a state that is the same each time."""
+    return deepcopy(_with_a_past(seed))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda seed: Whimsical(seed, 4),
+        lambda seed: Fixed(4, 0.2),
+        learnt,
+    ],
+    ids=["whimsical", "fixed", "cost-aware"],
+)
+def test_rounds_are_exact_wherever_a_policy_stops(
+    make: Callable[[int], DraftLengthPolicy],
+) -> None:
+    longest = 0
+    for seed in range(20):
+        world = random_instance(5000 + seed)
+        instance = Stopped(**{**vars(world), "policy": lambda seed=seed: make(seed)})
+        assert instance.deviation(4, _native.Verification.EXACT, 2) < 1e-12, seed
+        proposal, _ = instance.verdict(_native.Generator(seed), 4, _native.Verification.EXACT)
+        longest = max(longest, len(proposal.drafts))
+    assert longest >= 3
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), auto=st.booleans())
+def test_greedy_answers_do_not_depend_on_the_policy(seed: int, auto: bool) -> None:
+    pair = toy_pair(seed)
+    target = ToyModel(len(pair.target), seed)
+    expected = plain_greedy(target, [1, 2], 50)
+    policy = CostAware(costs(0.05, FLAT)) if auto else Whimsical(seed, 8)
+    drafting = pair.drafting(seed + 1)
+    decoder = SpeculativeDecoder(target, replace(drafting, policy=policy))
+    for _ in range(2):
+        answer = [emitted.token for emitted in decoder.generate([1, 2], 50)]
+        assert answer == expected
+
+
+# --- simulated worlds -------------------------------------------------------------------------
+
+
+def costs(step: float, target: dict[int, float], reading: float = 0.005) -> Costs:
+    return Costs({256: Curve(target)}, Curve({1: step, 32: step + 31 * reading}))
+
+
+@dataclass
+class World:
+    """Draft tokens with a latent chance of acceptance, of which the score is a noisy sight.
+
+    Time is counted, not measured: in units of the target's pass over one token.
+    """
+
+    seed: int = 0
+    ease: float = 1.5
+    """Mean logit of the chances."""
+    spread: float = 1.5
+    bias: float = 0.0
+    """Added to a score's logit: how much surer the drafter is than it should be."""
+    step: float = 0.05
+    target: dict[int, float] | None = None
+    reading: float = 0.005
+    rest: float = 0.02
+    noise: float = 0.0
+
+    def rounds(self) -> Iterator[tuple[list[float], int]]:
+        """Scores of the tokens that could be drafted, and how many of them would be accepted."""
+        rng = np.random.default_rng(self.seed)
+        while True:
+            logits = self.ease + self.spread * rng.standard_normal(MAX_DRAFT)
+            taken = rng.random(MAX_DRAFT) < 1 / (1 + np.exp(-logits))
+            seen = logits + self.bias + 0.5 * rng.standard_normal(MAX_DRAFT)
+            accepted = MAX_DRAFT if taken.all() else int(np.argmin(taken))
+            yield (1 / (1 + np.exp(-seen))).tolist(), accepted
+
+
+def run(
+    policy: DraftLengthPolicy, world: World, tokens: int, answer: int = 200
+) -> tuple[float, list[int]]:
+    """Tokens per unit of time, and what each round drafted."""
+    target = Curve(world.target or EIGHT_BIT)
+    drafter = Curve({1: world.step, 32: world.step + 31 * world.reading})
+    noise = np.random.default_rng(world.seed + 1)
+    seconds, emitted, drafted = 0.0, 0, []
+    left = unread = 0
+    for scores, would in world.rounds():
+        if emitted >= tokens:
+            break
+        if left < 1:
+            left, unread = answer, CONTEXT
+        most = policy.begin(left - 1, CONTEXT, unread)
+        assert 0 <= most <= left - 1
+        k = 0
+        while k < min(most, len(scores)):
+            k += 1
+            if not policy.go_on(scores[k - 1]):
+                break
+        accepted = min(k, would)
+        drafting = drafter.seconds(unread) + (k - 1) * world.step if k else 0.0
+        passing = target.seconds(k + 1)
+        seconds += drafting + passing + world.rest
+        emitted += accepted + 1
+        left -= accepted + 1
+        drafted.append(k)
+        unread = max(1, accepted + 2 - k) if k else unread + 1
+        jitter = np.exp(world.noise * np.abs(noise.standard_normal(3)))
+        policy.observe(
+            Outcome(
+                CONTEXT,
+                k,
+                accepted,
+                k,
+                accepted,
+                drafting * jitter[0],
+                passing * jitter[1],
+                world.rest * jitter[2],
+            )
+        )
+    return emitted / seconds, drafted
+
+
+def plainly(world: World) -> float:
+    return 1 / (1.0 + world.rest)
+
+
+WORLDS = {
+    "default pair": World(),
+    "sure drafter": World(ease=3.0),
+    "unsure drafter": World(ease=0.0, spread=1.0),
+    "overconfident": World(ease=0.0, bias=2.0),
+    "underconfident": World(ease=2.0, bias=-2.0),
+    "dear drafter": World(ease=2.0, step=0.4),
+    "dearer than the target": World(ease=2.0, step=1.5),
+    "free rows": World(ease=1.0, target=FLAT),
+    "dear rows": World(ease=1.0, target=STEEP),
+    "hostile": World(ease=-3.0),
+    "noisy clock": World(noise=0.5),
+    "hostile and noisy": World(ease=-3.0, noise=0.5),
+}
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_as_fast_as_the_best_fixed_length_and_as_plain(name: str) -> None:
+    world = WORLDS[name]
+    fixed = {
+        length: run(Fixed(length, confidence), world, 3000)[0]
+        for length in (1, 2, 3, 4, 6, 8)
+        for confidence in (0.0, 0.3)
+    }
+    speed, drafted = run(CostAware(costs(world.step, world.target or EIGHT_BIT)), world, 3000)
+    best = max(plainly(world), *fixed.values())
+    assert speed >= 0.97 * best, (speed, plainly(world), fixed, np.mean(drafted))
+
+
+def test_a_drafter_that_cannot_pay_is_hardly_tried() -> None:
+    world = World(ease=2.0, step=20.0)
+    speed, drafted = run(CostAware(costs(20.0, EIGHT_BIT)), world, 20_000)
+    assert speed >= 0.97 * plainly(world)
+    assert sum(map(bool, drafted)) <= 20_000 * ALLOWANCE / 20.0
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    ease=st.floats(-5, 4),
+    bias=st.floats(-4, 4),
+    step=st.floats(0.005, 4),
+    target=st.sampled_from([EIGHT_BIT, STEEP, FLAT]),
+    flips=st.booleans(),
+)
+def test_what_can_be_lost_is_bounded(
+    seed: int, ease: float, bias: float, step: float, target: dict[int, float], flips: bool
+) -> None:
+    """Against plain decoding: the allowance, the first balance, what was won before, and a round.
+
+    A world that turns hostile once the policy trusts the drafter can take back at most the cap.
+    """
+    policy = CostAware(costs(step, target))
+    count = 800
+    seconds = 0.0
+    phases = [World(seed, ease, bias=bias, step=step, target=target)]
+    if flips:
+        phases.append(World(seed, -5.0, bias=bias, step=step, target=target))
+    for world in phases:
+        speed, drafted = run(policy, world, count)
+        seconds = count / speed
+        plain = count / plainly(world)
+        largest = max(drafted) * step + Curve(target).seconds(max(drafted) + 1) + 1.0
+        allowed = ALLOWANCE * seconds + max(START, CAP) + largest
+        # Reading the first prompt anew in each answer is an investment of its own.
+        allowed += 0.5 * (count / 200 + 1)
+        assert seconds <= plain + allowed
+
+
+def test_follows_a_drafter_that_becomes_useful_and_useless() -> None:
+    policy = CostAware(costs(0.05, EIGHT_BIT))
+    hostile, good = World(seed=1, ease=-4.0), World(seed=2, ease=2.5)
+    run(policy, hostile, 3000)
+    _, before = run(policy, hostile, 500)
+    assert np.mean(before) < 0.1
+    run(policy, good, 3000)
+    speed, after = run(policy, good, 2000)
+    assert np.mean(after) > 2
+    assert speed > 0.95 * max(run(Fixed(length), good, 2000)[0] for length in (4, 8))
+    run(policy, hostile, 1000)
+    speed, again = run(policy, hostile, 2000)
+    assert np.mean(again) < 0.1
+    assert speed > 0.97 * plainly(hostile)
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("auto", [False, True])
+def test_looking_up_leaves_the_answer_to_the_target(sampled: bool, auto: bool) -> None:
+    pair = toy_pair(5)
+    target = ToyModel(len(pair.target), 9, order=1, spread=2.5)
+    policy = CostAware(costs(20.0, FLAT)) if auto else Whimsical(1, 8)
+    lookup = _native.Lookup(len(pair.target))
+    drafting = replace(pair.drafting(3), policy=policy, lookup=lookup)
+    sampling = _native.SamplingParameters(temperature=1.0 if sampled else 0.0)
+    origins: Counter[_native.Origin] = Counter()
+    follows: Counter[int] = Counter()
+    for seed in range(150 if sampled else 4):
+        decoder = SpeculativeDecoder(target, drafting, sampling=sampling, seed=seed)
+        answer = list(decoder.generate([1 + seed % 4], 60))
+        origins.update(emitted.origin for emitted in answer)
+        tokens = [1 + seed % 4, *(emitted.token for emitted in answer)]
+        if not sampled:
+            assert tokens[1:] == plain_greedy(target, tokens[:1], 60)
+        follows.update(b for a, b in pairwise(tokens) if a == 4)
+    assert origins[_native.Origin.LOOKUP] > 50
+    if sampled:
+        logits = target.logits([4]).astype(np.float64)
+        wanted = np.exp(logits) / np.exp(logits).sum() * follows.total()
+        found = np.array([follows[token] for token in range(len(wanted))])
+        likely = wanted >= 5
+        observed = [*found[likely], found[~likely].sum()]
+        expected = [*wanted[likely], wanted[~likely].sum()]
+        assert len(observed) > 3 and chisquare(observed, expected).pvalue > 1e-4
+
+
+def test_lookup_is_used_as_far_as_it_was_right() -> None:
+    used = {}
+    for right in (0.0, 0.5, 1.0):
+        policy = CostAware(costs(20.0, EIGHT_BIT))
+        rng = np.random.default_rng(0)
+        counts = []
+        for _ in range(300):
+            count = policy.look_up(8, 6, CONTEXT, 1)
+            counts.append(count)
+            if not count:
+                policy.begin(8, CONTEXT, 1)
+            agree = 8 if rng.random() < right else 0
+            accepted = min(count, agree)
+            judged = min(8, agree, accepted + 1) + (agree < accepted + 1)
+            seconds = Curve(EIGHT_BIT).seconds(count + 1)
+            outcome = Outcome(
+                CONTEXT, 0, 0, count, accepted, 0.0, seconds, 0.02, 6, judged, min(agree, judged)
+            )
+            policy.observe(outcome)
+        used[right] = np.mean(counts[100:])
+    assert used[0.0] == 0
+    assert 0 < used[0.5] < used[1.0]
+    assert used[1.0] > 6
+
+
+def test_the_last_tokens_are_not_overdrawn() -> None:
+    policy = CostAware(costs(0.01, FLAT))
+    run(policy, World(ease=4.0), 500)
+    assert policy.begin(0, CONTEXT, 1) == 0
+    assert policy.begin(3, CONTEXT, 1) == 3
+
+
+def test_fixed_ends_a_draft_by_the_product_of_its_scores() -> None:
+    policy = Fixed(3, 0.5)
+    assert policy.begin(10, 0, 1) == 3
+    assert policy.begin(2, 0, 1) == 2
+    assert policy.go_on(0.9) and policy.go_on(0.7) and not policy.go_on(0.7)
+    policy.begin(10, 0, 1)
+    assert policy.go_on(0.5) and not policy.go_on(0.99)
+
+
+# --- calibration ------------------------------------------------------------------------------
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    offset=st.floats(-2, 2),
+    slope=st.floats(0.2, 2),
+    seed=st.integers(0, 10**6),
+)
+def test_calibration_finds_and_follows_the_truth(offset: float, slope: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    calibration = Calibration(0.0, 1.0)
+    for shift in (0.0, -2.0):
+        for _ in range(400):
+            calibration.forget(0.01)
+            for x in rng.normal(1, 1.5, 4):
+                chance = 1 / (1 + np.exp(-(offset + shift + slope * x)))
+                calibration.update(1 / (1 + np.exp(-x)), rng.random() < chance)
+        for x in (-1.0, 1.0, 3.0):
+            chance = 1 / (1 + np.exp(-(offset + shift + slope * x)))
+            assert abs(calibration(1 / (1 + np.exp(-x))) - chance) < 0.17
+        scores = [calibration(score) for score in np.linspace(0, 1, 50)]
+        assert scores == sorted(scores) and scores[0] >= 0 and scores[-1] <= 1
+
+
+# --- cost curves ------------------------------------------------------------------------------
+
+times = st.floats(1e-5, 10.0)
+
+
+@given(st.dictionaries(st.integers(2, 40), times), times, st.data())
+def test_a_curve_is_monotone_whatever_is_observed(
+    points: dict[int, float], single: float, data: st.DataObject
+) -> None:
+    curve = Curve(points | {1: single})
+    observations = data.draw(st.lists(st.tuples(st.integers(1, 50), times), max_size=20))
+    for tokens, seconds in observations:
+        curve.observe(tokens, seconds)
+        values = [curve.seconds(n) for n in np.linspace(1, 50, 99)]
+        assert all(a <= b * (1 + 1e-9) for a, b in pairwise(values))
+        assert values[0] > 0
+
+
+def test_a_curve_follows_the_machine_and_not_its_hiccups() -> None:
+    curve = Curve(EIGHT_BIT)
+    for i in range(200):
+        curve.observe(1 + i % 5, 2 * Curve(EIGHT_BIT).seconds(1 + i % 5))
+        if i % 10 == 0:
+            curve.observe(3, 100.0)
+    for tokens in (1, 3, 5, 16):
+        assert curve.seconds(tokens) == pytest.approx(2 * Curve(EIGHT_BIT).seconds(tokens), rel=0.2)
+
+
+@pytest.mark.parametrize("bad", [{}, {2: 1.0}, {1: 0.0}, {1: float("nan")}, {1: 1.0, 4: -1.0}])
+def test_a_curve_refuses_what_is_no_time(bad: dict[int, float]) -> None:
+    with pytest.raises(ValueError, match="cost curve"):
+        Curve(bad)
+
+
+@pytest.mark.parametrize(("length", "max_length"), [(0, 512), (7, 512), (20, 30), (29, 30)])
+def test_measuring_leaves_the_sequence_as_it_was(length: int, max_length: int) -> None:
+    model = ToyModel(5, max_length=max_length)
+    if length:
+        model.forward([2] * length)
+    held = list(model.tokens)
+    curve = measure(model, budget=0.05)
+    assert model.tokens == held
+    assert curve.seconds(1) > 0
+    model.forward([1] * (max_length - length))
+    with pytest.raises(ValueError, match="no room"):
+        measure(model)
+
+
+def test_costs_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "costs" / "some.json"
+    kept = costs(0.05, EIGHT_BIT)
+    kept = Costs({256: kept.target(0), 1024: kept.target(0)}, kept.drafter, path)
+    kept.save()
+    assert [file.name for file in path.parent.iterdir()] == ["some.json"]
+    read = Costs.load(path)
+    assert read is not None
+    for size in SIZES:
+        assert read.target(1000).seconds(size) == pytest.approx(kept.target(0).seconds(size))
+        assert read.drafter.seconds(size) == pytest.approx(kept.drafter.seconds(size))
+    before = path.stat().st_mtime_ns
+    read.save()
+    assert path.stat().st_mtime_ns == before, "nothing had moved"
+    for _ in range(50):
+        read.target(3000).observe(1, 5.0)
+    read.save()
+    again = Costs.load(path)
+    assert again is not None
+    assert again.target(3000).seconds(1) > 2 * again.target(0).seconds(1)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b"{}",
+        b'{"schema_version": 2, "target": {"256": {"1": 1}}, "drafter": {"1": 1}}',
+        b'{"schema_version": 1, "target": {}, "drafter": {"1": 1}}',
+        b'{"schema_version": 1, "target": {"-1": {"1": 1}}, "drafter": {"1": 1}}',
+        b'{"schema_version": 1, "target": {"256": {"2": 1}}, "drafter": {"1": 1}}',
+        b'{"schema_version": 1, "target": {"256": {"1": "x"}}, "drafter": {"1": 1}}',
+        b'{"schema_version": 1, "target": {"256": {"1": NaN}}, "drafter": {"1": 1}}',
+        b'{"schema_version": 1, "target": {"256": 3}, "drafter": {"1": 1}}',
+    ],
+)
+def test_costs_that_cannot_be_read_are_measured_again(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "costs.json"
+    assert Costs.load(path) is None
+    path.write_bytes(content)
+    assert Costs.load(path) is None
+
+
+def test_costs_that_cannot_be_written_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    kept = Costs({256: Curve(FLAT)}, Curve(FLAT), tmp_path / "file" / "costs.json")
+    with pytest.raises(OmniDraftError, match="OMNIDRAFT_CACHE"):
+        kept.save()
+
+
+def test_draft_length_of_the_command_line() -> None:
+    assert read_draft_length("auto") == "auto"
+    assert read_draft_length("0") == 0
+    assert read_draft_length("32") == 32
+    for bad in ("", "-1", "33", "4.5", "many"):
+        with pytest.raises(OmniDraftError, match="0 to 32, or auto"):
+            read_draft_length(bad)
