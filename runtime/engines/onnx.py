@@ -73,18 +73,26 @@ class OnnxModel:
             raise DamagedFileError(f"{graph} cannot be loaded: {error}") from error
         self._binding = self._session.io_binding()
 
-        capacity = -(-self._max_length // LENGTH_STEP) * LENGTH_STEP
+        inputs = {value.name: value.shape for value in self._session.get_inputs()}
+        # A drafter's attention takes the whole buffer and is told how much of it is filled; a
+        # target's sees a prefix: see convert/drafter.py, convert/graph.py.
+        self._told_length = "total_length" in inputs
+        self._capacity = -(-self._max_length // LENGTH_STEP) * LENGTH_STEP
         # zeros, not empty: masked rows are multiplied by 0 and must be finite.
         self._caches = {
-            value.name.removeprefix("past."): np.zeros((capacity, *value.shape[1:]), np.float32)
-            for value in self._session.get_inputs()
-            if value.name.startswith("past.")
+            name.removeprefix("past."): np.zeros(
+                [size if isinstance(size, int) else self._capacity for size in shape], np.float32
+            )
+            for name, shape in inputs.items()
+            if name.startswith("past.")
         }
         # LoRA inputs have defaults of rank 0.
         defaults = self._session.get_overridable_initializers()
         self._lora_sizes = sizes_beside_rank({value.name: value.shape for value in defaults})
         self._tokens = np.zeros((1, MAX_PASS), np.int64)
         self._positions = np.zeros((1, MAX_PASS), np.int64)
+        self._last_position = np.zeros(1, np.int32)
+        self._total_length = np.zeros((), np.int32)
         self._first_row = np.zeros(1, np.int64)
         # What is computed for each row that is asked for, by the output's name.
         self._rows = {
@@ -98,6 +106,9 @@ class OnnxModel:
         self._bound_rows: tuple[int, int] | None = None
         self._values: dict[str, ort.OrtValue] = {}
         self._bind_input("first_row", self._first_row)
+        if self._told_length:
+            self._bind_input("last_position", self._last_position)
+            self._bind_input("total_length", self._total_length)
 
     @property
     def vocab_size(self) -> int:
@@ -132,7 +143,7 @@ class OnnxModel:
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of keys and values that a token takes."""
-        return sum(cache[0].nbytes for cache in self._caches.values())
+        return sum(cache.nbytes for cache in self._caches.values()) // self._capacity
 
     def forward(
         self, tokens: Sequence[int] | NDArray[np.int64], rows: int | None = None
@@ -184,12 +195,16 @@ class OnnxModel:
         count = len(tokens)
         if count != self._bound_pass:
             self._bind_input("tokens", self._tokens[:, :count])
-            self._bind_input("positions", self._positions[:, :count])
+            if not self._told_length:
+                self._bind_input("positions", self._positions[:, :count])
             self._bound_pass = count
         length = -(-(past + count) // LENGTH_STEP) * LENGTH_STEP
+        if self._told_length:
+            length = self._capacity
         if length != self._bound_length:
             for name, cache in self._caches.items():
-                value = self._bind_input(f"past.{name}", cache[:length])
+                part = cache if self._told_length else cache[:length]
+                value = self._bind_input(f"past.{name}", part)
                 self._binding.bind_ortvalue_output(f"present.{name}", value)
             self._bound_length = length
         if (row, rows) != self._bound_rows:
@@ -199,7 +214,11 @@ class OnnxModel:
                 self._binding.bind_ortvalue_output(name, value)
             self._bound_rows = (row, rows)
         self._tokens[0, :count] = tokens
-        self._positions[0, :count] = np.arange(past, past + count)
+        if self._told_length:
+            self._last_position[0] = past + count - 1
+            self._total_length[()] = past + count
+        else:
+            self._positions[0, :count] = np.arange(past, past + count)
         self._first_row[0] = count - rows
         self._session.run_with_iobinding(self._binding)
 
