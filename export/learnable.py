@@ -42,6 +42,6 @@ def learnable_drafter(name: str, *, progress: Progress = lambda step, fraction: 
             progress("preparing the drafter to learn", None)
             # The built-in drafter's weights lie on a 4-bit grid; of another the export would have
             # to try which matrices bear 4 bits.
-            quantization = "int4" if name == DEFAULT_DRAFTER else "int8"
-            export(name, output, options=Options(quantization), progress=progress)
+            options = Options("int4" if name == DEFAULT_DRAFTER else "int8")
+            export(name, output, options=options, progress=progress)
     return output
