@@ -14,6 +14,9 @@ from omnidraft.runtime.convert import source_sha256
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models import DEFAULT_DRAFTER, cache_folder, resolve_checkpoint
 
+_GRAPHS = 2
+"""Changes when the exported graphs do, so that bundles made before are not used."""
+
 
 def learnable_drafter(name: str, *, progress: Progress = lambda step, fraction: None) -> Path:
     """The bundle of a drafter that takes adapters; it needs no PyTorch.
@@ -36,7 +39,7 @@ def learnable_drafter(name: str, *, progress: Progress = lambda step, fraction: 
     source = resolve_checkpoint(name, progress=progress)
     kept = cache_folder() / "learnable"
     kept.mkdir(parents=True, exist_ok=True)
-    output = kept / f"{source_sha256(source)[:16]}-{version('omnidraft')}"
+    output = kept / f"{source_sha256(source)[:16]}-{version('omnidraft')}-{_GRAPHS}"
     with FileLock(output.with_suffix(".lock")):
         if not (output / BUNDLE_FILE).is_file():
             progress("preparing the drafter to learn", None)
