@@ -341,12 +341,14 @@ def _print(name: str, report: dict[str, Any]) -> None:
         soft_wrap=True,
     )
     if (head := report["head"]) is not None:
-        verb = "decides" if head["in_use"] else "does not decide yet"
-        console.print(
-            f"The acceptance head {verb}: {head['updates']} updates, cross-entropy "
-            f"{head['bce']:.3f} on new answers, of the drafter's confidence "
-            f"{head['confidence_bce']:.3f}."
-        )
+        state = "decides" if head["in_use"] else "does not decide yet"
+        text = f"The acceptance head {state}; {head['updates']} updates"
+        if head["bce"] is not None:
+            text += (
+                f", cross-entropy on new answers {head['bce']:.4f}, "
+                f"of the drafter's confidence {head['confidence_bce']:.4f}"
+            )
+        console.print(text, markup=False, soft_wrap=True)
     if report["stopped"]:
         console.print("Learning has stopped: it did not raise acceptance any more.")
     if "before" in report:

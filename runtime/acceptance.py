@@ -27,7 +27,7 @@ from omnidraft.runtime.errors import DamagedFileError
 
 Floats = NDArray[np.float32]
 HeadTraining = Literal["joint", "interleaved"]
-WIDTH: Final = 32
+WIDTH: Final = 16
 EPSILON: Final = 1e-8
 # A confidence is taken as lying between this and 1 less this: the surest drafters err, too.
 _LEAST: Final = 1e-3
@@ -95,17 +95,19 @@ class Lessons:
 
 
 class AcceptanceHead:
-    """f(x, c) = σ(w₂ · SiLU(W₁ x̂ + b₁) + a · logit c + b₂).
+    """f(x, c) = σ(logit c + w₂ · SiLU(W₁ x̂ + b₁) + a · logit c + b₂).
 
-    x̂ is the hidden state divided by its root mean square, c the drafter's confidence. At first
-    w₂ = b₂ = 0 and a = 1: an untrained head says what the drafter says, and learns what that lacks.
+    x̂ is the hidden state divided by its root mean square, c the drafter's confidence. At first w₂,
+    a and b₂ are 0: an untrained head says what the drafter says, learns what that lacks, and weight
+    decay draws it back there.
 
     Args:
         hidden_size: of the drafter.
         width: units of the hidden layer.
         rejection_weight: how much more a rejected token counts than an accepted one. Above 1 the
             predictions are no longer probabilities, but lower.
-        learning_rate, weight_decay: of AdamW.
+        learning_rate, weight_decay: of AdamW. As large a decay, since hundreds of numbers are to be
+            learned from hundreds of rows.
         seed: of W₁.
     """
 
@@ -115,8 +117,8 @@ class AcceptanceHead:
         *,
         width: int = WIDTH,
         rejection_weight: float = 1.0,
-        learning_rate: float = 2e-3,
-        weight_decay: float = 1e-2,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 3.0,
         seed: int = 0,
     ) -> None:
         self.hidden_size = hidden_size
@@ -128,7 +130,7 @@ class AcceptanceHead:
             "b1": np.zeros(width, np.float32),
             "w2": np.zeros(width, np.float32),
             "b2": np.zeros(1, np.float32),
-            "a": np.ones(1, np.float32),
+            "a": np.zeros(1, np.float32),
         }
         self.optimizer = AdamW(self._weights, learning_rate, weight_decay=weight_decay)
 
@@ -145,7 +147,7 @@ class AcceptanceHead:
         w = self._weights
         inner = _normalized(hidden) @ w["w1"] + w["b1"]
         inner *= _sigmoid(inner)
-        return _sigmoid(inner @ w["w2"] + w["a"] * _logit(confidence) + w["b2"])
+        return _sigmoid(inner @ w["w2"] + (1 + w["a"]) * _logit(confidence) + w["b2"])
 
     def score(self, hidden: Floats, confidence: float) -> float:
         """``predict`` of one hidden state, float32 [hidden_size], in a fifth of the time."""
@@ -155,7 +157,7 @@ class AcceptanceHead:
         inner /= 1 + np.exp(-inner)
         sure = min(1 - _LEAST, max(_LEAST, confidence))
         logit = float(inner @ w["w2"]) + float(w["b2"][0])
-        logit += float(w["a"][0]) * math.log(sure / (1 - sure))
+        logit += (1 + float(w["a"][0])) * math.log(sure / (1 - sure))
         return 1 / (1 + math.exp(-min(30.0, max(-30.0, logit))))
 
     def update(self, lessons: Lessons) -> float:
@@ -187,7 +189,7 @@ class AcceptanceHead:
         before = x @ w["w1"] + w["b1"]
         gate = _sigmoid(before)
         inner = before * gate
-        f = np.clip(_sigmoid(inner @ w["w2"] + w["a"] * sure + w["b2"]), 1e-7, 1 - 1e-7)
+        f = np.clip(_sigmoid(inner @ w["w2"] + (1 + w["a"]) * sure + w["b2"]), 1e-7, 1 - 1e-7)
         rejection = self.rejection_weight * (1 - label)
         loss = float(-(share * (label * np.log(f) + rejection * np.log(1 - f))).sum())
         slope = share * (rejection * f - label * (1 - f))  # of the loss by the logit
@@ -255,7 +257,7 @@ class HeadProgress:
         pending: answers that wait for an update.
         tests: of the newest answers, before anything was learned from them: the weight of their
             rows and the summed binary cross-entropies, in nats, of the head and of the confidence.
-        bce, confidence_bce: the means of these, nats a draft token.
+        bce, confidence_bce: the means of these, nats a draft token; None before the first test.
         in_use: whether the head was better beyond chance, and so decides.
     """
 
@@ -263,8 +265,8 @@ class HeadProgress:
     updates: int = 0
     pending: int = 0
     tests: list[list[float]] = field(default_factory=list)
-    bce: float = 0.0
-    confidence_bce: float = 0.0
+    bce: float | None = None
+    confidence_bce: float | None = None
     in_use: bool = False
 
     def as_dict(self) -> dict[str, Any]:
@@ -276,8 +278,9 @@ class HeadTrainer:
     """Tests a head on every answer, then feeds it, in one of two ways (method, section 4).
 
     ``joint``: the rows of ``interval`` answers are one update, as they are of the drafter.
-    ``interleaved``: they go into a replay buffer, and several updates drawn from it follow, so that
-    the head learns more from an answer than the drafter does, and forgets less.
+    ``interleaved``: they go into a replay buffer, and updates drawn from it follow, as many as make
+    ``passes`` over it, so that the head learns more from an answer than the drafter does, and
+    forgets less. With more passes it learns the buffer by heart.
 
     Each answer is a test before it is a lesson. Only a head whose cross-entropy was below that of
     the drafter's confidence, beyond chance, is ``proven``; until then the confidence is as good.
@@ -288,8 +291,8 @@ class HeadTrainer:
         interval: answers for an update.
         progress, rows: as ``state`` gave them.
         capacity: rows in the buffer; the oldest make room. A row takes 2 bytes a hidden unit.
-        updates: for each ``interval``, interleaved.
-        batch: rows of such an update.
+        passes: over the buffer for each ``interval``, interleaved.
+        batch: rows of an update there.
         seed: of what is drawn.
     """
 
@@ -302,7 +305,7 @@ class HeadTrainer:
         progress: HeadProgress | None = None,
         rows: Mapping[str, NDArray[Any]] | None = None,
         capacity: int = 8192,
-        updates: int = 64,
+        passes: float = 1.0,
         batch: int = 256,
         seed: int = 0,
     ) -> None:
@@ -313,7 +316,7 @@ class HeadTrainer:
         """What there is to learn from, the oldest first."""
         self._interval = interval
         self._capacity = capacity
-        self._updates = updates
+        self._passes = passes
         self._batch = batch
         self._random = np.random.default_rng(seed)
 
@@ -331,7 +334,9 @@ class HeadTrainer:
         if progress.pending < self._interval or not len(self.rows):
             return 0
         progress.pending = 0
-        return 1 if progress.training == "joint" else self._updates
+        if progress.training == "joint":
+            return 1
+        return max(1, round(self._passes * len(self.rows) / self._batch))
 
     def update(self) -> float:
         """Make one update: see ``AcceptanceHead.update``, whose loss is returned."""

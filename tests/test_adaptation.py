@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from hypothesis import given, settings
@@ -22,10 +24,14 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from tiny import write_drafter, write_target
 from toy import ToyModel, toy_pair
+from typer.testing import CliRunner
 
-from omnidraft import SamplingParameters
+from omnidraft import SamplingParameters, adapt_cli
+from omnidraft.cli import app
 from omnidraft.export.learnable import learnable_drafter
 from omnidraft.runtime import trainer as trainer_module
+from omnidraft.runtime.acceptance import AcceptanceHead, HeadTrainer
+from omnidraft.runtime.adamw import AdamW
 from omnidraft.runtime.adaptation import (
     LOSSES,
     AdaptationBuffer,
@@ -39,8 +45,13 @@ from omnidraft.runtime.decoder import Round, SpeculativeDecoder
 from omnidraft.runtime.errors import ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.learner import AdapterChoice
 from omnidraft.runtime.models import LoadedModel, load_model
-from omnidraft.runtime.session import GenerationOptions, Session
-from omnidraft.runtime.trainer import AdamW, LearningOptions
+from omnidraft.runtime.session import (
+    DEFAULT_DRAFT_CONFIDENCE,
+    Answer,
+    GenerationOptions,
+    Session,
+)
+from omnidraft.runtime.trainer import LearningOptions
 from omnidraft.runtime.training_step import TrainingStep
 
 PROMPTS = [f"What is the answer {i}? The quick brown fox" for i in range(12)]
@@ -476,19 +487,133 @@ def test_a_thread_learns_beside_answers_and_pauses_for_prompts(
 
 
 @pytest.mark.parametrize("budget", [0.2, 0.5])
-def test_the_budget_bounds_the_share_of_time(world: World, budget: float) -> None:
-    session = world.session(f"budget-{budget}", background=True, budget=budget)
+def test_the_budget_bounds_the_share_of_time(
+    world: World, budget: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock on which every piece of work takes a second, it rests as long as it has to."""
+    session = world.session(f"budget-{budget}", background=True, budget=budget, head="interleaved")
     session.generate(PROMPTS[0], OPTIONS)
     prompt = session.learner.buffer.prompts[0]
     trainer = session.learner.trainer
     trainer.drain()
-    seconds, started = trainer.progress.seconds, time.perf_counter()
-    for _ in range(8):
+    clock = itertools.count()
+    rests: list[float] = []
+    monkeypatch.setattr(trainer_module, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(trainer._closing, "wait", rests.append)
+    before = trainer.progress.seconds
+    for _ in range(4):
         trainer.add(prompt)
     trainer.drain()
-    share = (trainer.progress.seconds - seconds) / (time.perf_counter() - started)
-    assert share <= budget * 1.05
+    worked = trainer.progress.seconds - before
+    assert worked == pytest.approx(len(rests)) and len(rests) > 4
+    assert worked / (worked + sum(rests)) == pytest.approx(budget)
     trainer.close()
+
+
+# --- the acceptance head -----------------------------------------------------------------------
+
+
+def always_proven(patch: pytest.MonkeyPatch) -> None:
+    """A head decides whether it is better or not."""
+    patch.setattr(HeadTrainer, "proven", lambda self: AcceptanceHead.from_state(self.head.state()))
+
+
+@pytest.mark.parametrize("training", ["joint", "interleaved"])
+def test_greedy_answers_stay_the_targets_while_a_head_learns_and_decides(
+    world: World, training: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always_promote(monkeypatch)
+    always_proven(monkeypatch)
+    plain = Session(world.target)
+    name = f"head-{training}"
+    session = world.session(name, interval=2, head=training, learning_rate=3e-2)
+    scored = []
+    score = AcceptanceHead.score
+
+    def watched(head: AcceptanceHead, hidden: Any, confidence: float) -> float:
+        scored.append(score(head, hidden, confidence))
+        return scored[-1]
+
+    monkeypatch.setattr(AcceptanceHead, "score", watched)
+    for prompt in PROMPTS[:8]:
+        assert (
+            session.generate(prompt, OPTIONS).token_ids == plain.generate(prompt, OPTIONS).token_ids
+        )
+    assert len(scored) > 20 and all(0 <= each <= 1 for each in scored)
+    updates = session.learner.trainer.progress.updates
+    assert session.learner.trainer.head_state[2].updates >= max(1, updates)
+    assert session.learner.trainer.progress.promotions >= 2
+
+
+def test_a_head_is_kept_and_decides_only_when_it_is_proven(world: World) -> None:
+    session = world.session("head-kept", interval=2, head="interleaved")
+    for prompt in PROMPTS[:5]:
+        session.generate(prompt, OPTIONS)
+    session.save()
+    state, rows, progress = session.learner.trainer.head_state
+    assert progress.updates == 2 and progress.pending == 1 and len(rows["label"]) > 0
+    assert session.learner.head is None or progress.in_use
+    stored = world.store.read("head-kept")
+    shown = stored.metadata.figures["head"]
+    assert shown == dataclasses.asdict(progress)
+    assert stored.head.keys() == state.keys()
+    for name, values in state.items():
+        assert np.array_equal(stored.head[name], values)
+
+    def reader() -> Session:
+        return Session(world.target, world.drafter, adapter=AdapterChoice(world.store, "head-kept"))
+
+    for in_use in (False, True):
+        metadata = stored.metadata.model_copy(
+            update={"figures": {**stored.metadata.figures, "head": {**shown, "in_use": in_use}}}
+        )
+        world.store.save("head-kept", dataclasses.replace(stored, metadata=metadata))
+        head = reader().learner.head
+        assert (head is not None) == in_use
+    assert head is not None
+    for name, values in head.state().items():
+        assert np.array_equal(state[name], values)
+    plain = Session(world.target).generate(PROMPTS[6], OPTIONS)
+    assert reader().generate(PROMPTS[6], OPTIONS).token_ids == plain.token_ids
+    # It goes on as it was trained so far, with what it learned from; "none" does without.
+    more = world.session("head-kept", interval=2)
+    assert more.learner.head is not None
+    more.generate(PROMPTS[7], OPTIONS)
+    assert more.learner.trainer.head_state[2].updates == 3
+    assert more.learner.trainer.head_state[2].training == "interleaved"
+    assert len(more.learner.trainer.head_state[1]["label"]) > len(rows["label"])
+    without = world.session("head-kept", head="none")
+    assert without.learner.head is None and without.learner.trainer.head_state is None
+    without.save()
+    assert not world.store.read("head-kept").head
+    assert "head" not in world.store.read("head-kept").metadata.figures
+
+
+def test_a_head_needs_hidden_states(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(world.drafter.model), "hidden_size", 0)
+    with pytest.raises(OmniDraftError, match="--head none"):
+        world.session("head-blind", head="joint")
+
+
+def test_a_head_learns_on_when_the_drafter_has_stopped(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = world.session("head-alone", interval=1, head="joint")
+    session.learner.trainer.progress.stopped = True
+    for prompt in PROMPTS[:2]:
+        session.generate(prompt, OPTIONS)
+    trainer = session.learner.trainer
+    assert trainer.progress.updates == 0 and trainer.head_state[2].updates == 2
+
+
+def test_a_training_step_of_an_older_version_is_refused(world: World, tmp_path: Path) -> None:
+    model = onnx.load(world.drafter.path / "training.onnx")
+    outputs = [value for value in model.graph.output if value.name != "best"]
+    del model.graph.output[:]
+    model.graph.output.extend(outputs)
+    onnx.save(model, tmp_path / "training.onnx")
+    with pytest.raises(OmniDraftError, match=r"'best'.*Export the drafter again"):
+        TrainingStep(tmp_path)
 
 
 def test_no_budget_learns_nothing(world: World) -> None:
@@ -558,6 +683,7 @@ def test_the_command_learns_tests_and_is_used(world: World, tmp_path: Path) -> N
         world,
         *("adapt", str(prompts), "--adapter", "cli", "--limit", "6", "--test", str(prompts)),
         *("--interval", "2", "--loss", "kl", "--rank", "4", *models),
+        *("--head", "joint"),
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -566,10 +692,13 @@ def test_the_command_learns_tests_and_is_used(world: World, tmp_path: Path) -> N
     assert report["seconds_learning"] > 0
     assert report["peak_memory_bytes"] > 10_000_000
     assert len(report["curve"]) == 6
+    assert report["head"]["training"] == "joint" and report["head"]["updates"] == 3
+    assert {"bce", "confidence_bce", "in_use"} <= report["head"].keys()
     for when in ("before", "after"):
         assert report[when]["prompts"] == report[when]["identical"] == len(PROMPTS)
     shown = json.loads(run(world, "adapters", "show", "cli", "--json").stdout)
     assert shown["metadata"]["prompts"] == 6
+    assert shown["metadata"]["figures"]["head"]["updates"] == 3
 
     prompt = ("--prompt", PROMPTS[0], "--adapter", "cli", *models)
     answer = run(world, "generate", *prompt)
@@ -581,6 +710,41 @@ def test_the_command_learns_tests_and_is_used(world: World, tmp_path: Path) -> N
     assert shown["metadata"]["prompts"] == 7
     benched = run(world, "bench", str(prompts), "--limit", "2", "--adapter", "cli", *models)
     assert json.loads(benched.stdout)["overall"]["identical"] == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "head", "confidence"),
+    [
+        ((), None, DEFAULT_DRAFT_CONFIDENCE),
+        (("--head", "interleaved", "--threshold", "0.4"), "interleaved", 0.6),
+        (("--head", "none", "--threshold", "1"), "none", 0.0),
+    ],
+)
+def test_how_a_head_is_trained_and_when_a_draft_ends_can_be_chosen(
+    world: World,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    given: tuple[str, ...],
+    head: str | None,
+    confidence: float,
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"prompt": PROMPTS[0]}) + "\n")
+    monkeypatch.setenv("OMNIDRAFT_DATA", str(tmp_path))
+    used = []
+
+    class Watched(Session):
+        def generate(self, prompt: str, options: GenerationOptions | None = None) -> Answer:
+            used.append((self.learner.trainer.options.head, options.draft_confidence))
+            return super().generate(prompt, options)
+
+    monkeypatch.setattr(adapt_cli, "Session", Watched)
+    monkeypatch.setattr(adapt_cli, "open_models", lambda *a, **k: (world.target, world.drafter))
+    arguments = ["adapt", str(prompts), "--target", "x", "--adapter", "a", "--interval", "1"]
+    done = CliRunner().invoke(app, [*arguments, "--max-new-tokens", "8", *given])
+    assert done.exit_code == 0, done.output
+    assert used == [(head, pytest.approx(confidence))]
+    assert ("acceptance head does not decide yet" in done.output) == (head == "interleaved")
 
 
 @pytest.mark.parametrize(
