@@ -22,14 +22,16 @@ def calibration_texts(path: Path | None = None) -> list[str]:
 
     Raises:
         ModelNotFoundError: there is no such file.
-        DamagedFileError: it holds no text.
+        DamagedFileError: it is a folder, or holds no text.
     """
     if path is None:
         return _parse(_built_in("calibration.jsonl"), "calibration.jsonl")
+    if path.is_dir():
+        raise DamagedFileError(f"{path} is a folder. Name a file of calibration text.")
     if not path.is_file():
         raise ModelNotFoundError(f"There is no calibration file {path}.")
     try:
-        content = path.read_text("utf-8")
+        content = path.read_text("utf-8-sig")
     except ValueError as error:
         raise DamagedFileError(f"{path} is not UTF-8 text: {error}.") from error
     if path.suffix in (".jsonl", ".json"):
@@ -52,17 +54,20 @@ def _built_in(name: str) -> str:
 
 def _parse(content: str, source: str) -> list[str]:
     texts = []
-    for number, line in enumerate(content.splitlines(), start=1):
+    # Not splitlines(), which also splits at U+2028 and the like, inside of a JSON string.
+    for number, line in enumerate(content.split("\n"), start=1):
         if not line.strip():
             continue
         try:
             entry = json.loads(line)
             text = entry["text"] if "text" in entry else entry["prompt"]
-            if "answer" in entry:
-                text = f"{text}\n{entry['answer']}"
-        except (ValueError, KeyError, TypeError) as error:
+            parts = [text, entry["answer"]] if "answer" in entry else [text]
+            if not all(isinstance(part, str) and part.strip() for part in parts):
+                raise ValueError("no text")
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DamagedFileError(
-                f"{source}, line {number}: a JSON object with a text or a prompt is expected."
+                f"{source}, line {number}: a JSON object with a text or a prompt, not empty, is "
+                "expected."
             ) from error
-        texts.append(str(text))
+        texts.append("\n".join(parts))
     return texts

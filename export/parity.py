@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from omnidraft.runtime.bundle import Bundle, Latency, Parity
 from omnidraft.runtime.engines import open_engine
-from omnidraft.runtime.errors import DamagedFileError
+from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
 from omnidraft.runtime.model import CausalModel
 
 Logits = NDArray[np.float32]
@@ -72,15 +72,24 @@ class Reference:
         """
         try:
             with np.load(path, allow_pickle=False) as arrays:
-                return cls(**arrays)
+                reference = cls(**arrays)
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise DamagedFileError(
                 f"{path} cannot be read: {error}. Export the bundle again."
             ) from error
+        if not (np.isfinite(reference.logits).all() and np.isfinite(reference.log_sum).all()):
+            raise DamagedFileError(
+                f"{path} holds logits that are NaN or infinite. Export the bundle again."
+            )
+        return reference
 
 
 def make_reference(model: CausalModel, texts: Sequence[Sequence[int]], positions: int) -> Reference:
-    """What ``model`` says of the texts' beginnings, about ``positions`` tokens in all."""
+    """What ``model`` says of the texts' beginnings, about ``positions`` tokens in all.
+
+    Raises:
+        OmniDraftError: a logit is NaN or infinite.
+    """
     share = -(-positions // len(texts))
     pieces = [text[: min(share, model.max_length)] for text in texts]
     likeliest, logits, log_sum = [], [], []
@@ -105,6 +114,9 @@ def measure_parity(model: CausalModel, reference: Reference) -> Parity:
 
     Args:
         model: its sequence is lost.
+
+    Raises:
+        OmniDraftError: a logit is NaN or infinite: such a model agrees with nothing.
     """
     same = 0
     kl = acceptance = difference = 0.0
@@ -193,6 +205,7 @@ def verify(bundle: Bundle, folder: Path, threads: int) -> Verified:
 
     Raises:
         DamagedFileError: the bundle has no parity or no reference to measure with.
+        OmniDraftError: a logit is NaN or infinite.
         See ``open_engine``.
     """
     if bundle.parity is None or REFERENCE_FILE not in bundle.files:
@@ -232,7 +245,13 @@ def _rows(model: CausalModel, piece: Sequence[int] | NDArray[np.int32]) -> Itera
     model.truncate(0)
     ids = np.asarray(piece, np.int64)
     for start in range(0, len(ids), _PASS):
-        yield model.forward(ids[start : start + _PASS])
+        rows = model.forward(ids[start : start + _PASS])
+        if not np.isfinite(rows).all():
+            raise OmniDraftError(
+                f"Logits of {_engine_name(model)} are NaN or infinite on held text. Its weights "
+                "are damaged, or numbers overflow in it."
+            )
+        yield rows
 
 
 def _log_sum(rows: Logits) -> Logits:

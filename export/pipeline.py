@@ -7,7 +7,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from importlib.metadata import version
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from omnidraft.export.calibration import calibration_texts, held_texts
 from omnidraft.export.parity import (
@@ -22,7 +22,7 @@ from omnidraft.runtime.bundle import BUNDLE_FILE, Bundle, FileEntry, Geometry
 from omnidraft.runtime.convert import source_sha256
 from omnidraft.runtime.convert.checkpoint import Checkpoint, Decoder, open_checkpoint
 from omnidraft.runtime.engines import open_engine
-from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.folders import whole_folder
 from omnidraft.runtime.manifest import describe_files
 from omnidraft.runtime.models import resolve_checkpoint
@@ -50,7 +50,8 @@ def export(
 
     Args:
         name: the checkpoint: ``default``, a folder, a GGUF file, or a Hugging Face id.
-        output: folder to create; a bundle that is there is replaced, anything else is an error.
+        output: folder to create; a bundle that is there is replaced, if the folder holds nothing
+            else.
         backend: one of ``recipes.backends()``.
         options: see ``Options``.
         calibration: see ``calibration_texts``.
@@ -65,20 +66,20 @@ def export(
     recipe.check(options)
     _check_output(output)
     calibrating = calibration_texts(calibration)
-    source = resolve_checkpoint(name, progress=progress)
-    checkpoint = open_checkpoint(source)
-    _check_llama(checkpoint.decoder, source)
-    files = tokenizer_files(source)
-    tokenizer = Tokenizer(files)
-    _check_vocabulary(checkpoint.decoder, tokenizer)
-    limit = checkpoint.decoder.context_length
-    context = min(options.context or recipe.context or limit, limit)
-    options = dataclasses.replace(options, context=context)
 
     def report(stage: str, done: int, total: int) -> None:
         progress(stage, done / total if total else None)
 
+    # First of all, so that a place that cannot be written is found before the work is done.
     with whole_folder(output) as folder:
+        source = _find(name, progress)
+        checkpoint = open_checkpoint(source)
+        _check_llama(checkpoint.decoder, source)
+        files = tokenizer_files(source)
+        tokenizer = Tokenizer(files)
+        _check_vocabulary(checkpoint.decoder, tokenizer)
+        context = _context(options, recipe, checkpoint.decoder)
+        options = dataclasses.replace(options, context=context)
         progress("reference in float32", None)
         texts = [tokenizer.encode(text) for text in held_texts()]
         reference = _float32_reference(checkpoint, folder, texts, recipe.parity_positions, context)
@@ -98,6 +99,7 @@ def export(
         progress("parity", None)
         bundle = _prove(bundle, folder, recipe, reference, options.threads)
         bundle.save(folder)
+        _check_output(output)  # again: files may have come meanwhile
     return bundle
 
 
@@ -112,13 +114,62 @@ def _complete(options: Options, recipe: Recipe) -> Options:
 
 
 def _check_output(output: Path) -> None:
-    if not output.exists() or (output / BUNDLE_FILE).is_file():
-        return
-    if output.is_dir() and not any(output.iterdir()):
-        return
-    raise OmniDraftError(
-        f"{output} exists and is no bundle. Choose another --output, or remove it first."
-    )
+    """Refuse to write where something would be lost, or cannot be replaced."""
+    try:
+        reason = _obstacle(output)
+    except OSError as error:
+        reason = f"cannot be written: {error.strerror}"
+    if reason:
+        raise OmniDraftError(f"{output} {reason}. Choose another --output.")
+
+
+def _obstacle(output: Path) -> str:
+    if output.is_symlink():
+        return "is a symbolic link, which would be replaced"
+    if not output.exists():
+        return ""
+    if output.name in ("", "..") or Path.cwd().is_relative_to(output.resolve()):
+        return "is the current folder, or one above it, and cannot be replaced"
+    if output.is_mount():
+        return "is where a disk is mounted and cannot be replaced"
+    if not output.is_dir():
+        return "exists and is no bundle"
+    found = {path.relative_to(output).as_posix() for path in output.rglob("*")}
+    if not found:
+        return ""
+    if BUNDLE_FILE not in found:
+        return "exists and is no bundle"
+    try:
+        names = {BUNDLE_FILE, *Bundle.read(output).files}
+    except DamagedFileError:
+        return f"exists, and its {BUNDLE_FILE} is not one that says what else is in it"
+    names |= {str(parent) for name in names for parent in PurePosixPath(name).parents}
+    others = sorted(found - names)
+    if not others:
+        return ""
+    more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+    return f"holds a bundle and files that are not of it: {', '.join(others[:3])}{more}"
+
+
+def _find(name: str, progress: Progress) -> Path:
+    try:
+        return resolve_checkpoint(name, progress=progress)
+    except ModelNotFoundError as error:
+        if not Path(name).expanduser().exists():
+            raise
+        raise ModelNotFoundError(
+            f"{name} is no checkpoint: neither a GGUF file nor a folder with config.json and "
+            "*.safetensors."
+        ) from error
+
+
+def _context(options: Options, recipe: Recipe, decoder: Decoder) -> int:
+    limit = decoder.context_length
+    if options.context > limit:
+        raise OmniDraftError(
+            f"--context {options.context} is more than the model's limit of {limit} tokens."
+        )
+    return options.context or min(recipe.context or limit, limit)
 
 
 def _check_llama(decoder: Decoder, source: Path) -> None:

@@ -7,11 +7,30 @@ for piece in session.stream("Why is the sky blue?"):
     print(piece.text, end="", flush=True)
 """
 
-from omnidraft._native import Origin, SamplingParameters, Verification
-from omnidraft.runtime.errors import OmniDraftError
-from omnidraft.runtime.models import DEFAULT_DRAFTER, load_model
-from omnidraft.runtime.session import Answer, GenerationOptions, Piece, Session
-from omnidraft.runtime.statistics import Statistics
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+# Read by type checkers; at run time a name is imported when it is first used. Thus the command can
+# take charge of Ctrl-C before anything large is imported.
+if TYPE_CHECKING:
+    from omnidraft._native import Origin, SamplingParameters, Verification
+    from omnidraft.runtime.errors import OmniDraftError
+    from omnidraft.runtime.session import Answer, GenerationOptions, Piece, Session
+    from omnidraft.runtime.statistics import Statistics
+
+_HOMES = {
+    "Answer": "omnidraft.runtime.session",
+    "GenerationOptions": "omnidraft.runtime.session",
+    "OmniDraftError": "omnidraft.runtime.errors",
+    "Origin": "omnidraft._native",
+    "Piece": "omnidraft.runtime.session",
+    "SamplingParameters": "omnidraft._native",
+    "Session": "omnidraft.runtime.session",
+    "Statistics": "omnidraft.runtime.statistics",
+    "Verification": "omnidraft._native",
+}
 
 __version__ = "0.1.0"
 
@@ -29,7 +48,13 @@ __all__ = [
 ]
 
 
-def load(target: str, drafter: str | None = DEFAULT_DRAFTER) -> Session:
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def load(target: str, drafter: str | None = "default") -> Session:
     """Open a target and a drafter by name, folder, GGUF file or Hugging Face id.
 
     Models are fetched and converted at first use. ``drafter=None`` decodes plainly.
@@ -37,4 +62,7 @@ def load(target: str, drafter: str | None = DEFAULT_DRAFTER) -> Session:
     Raises:
         OmniDraftError: a model cannot be found, fetched or read; the message says what to do.
     """
+    from omnidraft.runtime.models import load_model
+    from omnidraft.runtime.session import Session
+
     return Session(load_model(target), load_model(drafter) if drafter else None)

@@ -1,5 +1,19 @@
-"""``python -m omnidraft`` is the ``omnidraft`` command."""
+"""The ``omnidraft`` command, also as ``python -m omnidraft``."""
 
-from omnidraft.cli import main
+from __future__ import annotations
 
-main()
+import os
+import signal
+
+
+def main() -> None:
+    """Run the command; Ctrl-C ends it at once while its imports are being read."""
+    # os._exit: an exception would have to pass through whatever is being imported.
+    signal.signal(signal.SIGINT, lambda signum, frame: os._exit(130))
+    from omnidraft.cli import main as run
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

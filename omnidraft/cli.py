@@ -101,6 +101,9 @@ EngineOption = Annotated[
     Engine | None, typer.Option(help="What runs the target.", show_default="by what it is")
 ]
 Threads = Annotated[int, typer.Option(min=1, max=256, help="Threads for one pass of the target.")]
+MeasuringThreads = Annotated[
+    int, typer.Option(min=1, max=256, help="Threads to measure parity and latency with.")
+]
 
 
 @app.command()
@@ -250,7 +253,8 @@ def export_command(
         typer.Option(min=16, help="Longest sequence, in tokens.", show_default="by backend"),
     ] = None,
     soc: Annotated[
-        str | None, typer.Option(help="Chip to compile for, as SM8650.", show_default=False)
+        str | None,
+        typer.Option(help="Chip that the qnn backend compiles for.", show_default="SM8650"),
     ] = None,
     calibration: Annotated[
         Path | None,
@@ -264,7 +268,7 @@ def export_command(
             show_default="by backend",
         ),
     ] = None,
-    threads: Threads = 2,
+    threads: MeasuringThreads = 2,
     as_json: AsJson = False,
 ) -> None:
     """Write a drafter as a bundle for one backend, and prove it equal to float32.
@@ -288,7 +292,7 @@ def inspect(
         bool,
         typer.Option("--verify", help="Measure parity and latency again, and compare."),
     ] = False,
-    threads: Threads = 2,
+    threads: MeasuringThreads = 2,
     as_json: AsJson = False,
 ) -> None:
     """Show what a bundle holds, how it was checked and how fast it was.
@@ -383,15 +387,17 @@ def main() -> None:
     warnings.showwarning = lambda message, *_, **__: errors.print(
         Text(f"warning: {message}", "yellow"), soft_wrap=True
     )
-    signal.signal(signal.SIGINT, _interrupt)
+    # What is half done is cleared away on either.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     try:
         app()
-    except OmniDraftError as error:
+    except (OmniDraftError, PermissionError) as error:
         errors.print(Text(f"error: {error}", "red"), soft_wrap=True)
         sys.exit(2)
-    except _Interrupted:
+    except _Interrupted as interruption:
         errors.print("\ninterrupted")
-        sys.exit(130)
+        sys.exit(128 + interruption.signum)
     except BrokenPipeError:
         # Whoever read our output has gone; keep Python from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -399,11 +405,15 @@ def main() -> None:
 
 
 class _Interrupted(BaseException):
-    """Ctrl-C. Not KeyboardInterrupt, which Typer would report as "Aborted!" with exit code 1."""
+    """Ctrl-C or SIGTERM. Not KeyboardInterrupt, of which Typer would make exit code 1."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.signum = signum
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
-    raise _Interrupted
+    raise _Interrupted(signum)
 
 
 def _options(

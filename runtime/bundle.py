@@ -25,7 +25,7 @@ Quantization = BundleQuantization
 
 class _Part(BaseModel):
     # Unknown fields are refused: a misspelt one must not be ignored in silence.
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Geometry(_Part):
@@ -180,12 +180,23 @@ class Bundle(_Part):
             DamagedFileError: it is damaged or was edited, it is of another schema version, or a
                 file differs from it.
         """
+        bundle = cls.read(folder)
+        bundle._check_files(folder, checksums)
+        return bundle
+
+    @classmethod
+    def read(cls, folder: Path) -> Bundle:
+        """Read a bundle's manifest alone.
+
+        Raises:
+            ModelNotFoundError, DamagedFileError: see ``load``.
+        """
         path = folder / BUNDLE_FILE
         if not path.is_file():
             raise ModelNotFoundError(f"{folder} is no bundle: it has no {BUNDLE_FILE}.")
         try:
             values: Any = json.loads(path.read_text("utf-8"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DamagedFileError(f"{path} is not JSON: {error}. Export it again.") from error
         version = values.get("schema_version") if isinstance(values, dict) else None
         if version != SCHEMA_VERSION:
@@ -206,7 +217,6 @@ class Bundle(_Part):
             raise DamagedFileError(
                 f"{path} was edited since it was written (its digest differs). Export it again."
             )
-        bundle._check_files(folder, checksums)
         return bundle
 
     def _check_files(self, folder: Path, checksums: bool) -> None:

@@ -78,7 +78,7 @@ class Manifest:
                     f"{SCHEMA_VERSION}. Convert the model again."
                 )
             return cls(**values)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, RecursionError, KeyError, TypeError) as error:
             raise DamagedFileError(f"{path} is damaged: {error!r}. Convert it again.") from error
 
     def verify(self, folder: Path, *, checksums: bool = False) -> None:
@@ -107,7 +107,7 @@ def is_outdated(folder: Path) -> bool:
     try:
         manifest = json.loads((folder / MANIFEST_FILE).read_text("utf-8"))
         return bool(manifest["schema_version"] != SCHEMA_VERSION)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
         return False  # absent or damaged, which is for ``Manifest.load`` to say
 
 

@@ -352,7 +352,7 @@ def _json(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(files[name])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedFileError(f"{name} is damaged: {error}. Fetch the model again.") from error
     if not isinstance(value, dict):
         raise DamagedFileError(f"{name} does not hold an object. Fetch the model again.")

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from omnidraft.runtime.adapters import read_adapter, write_adapter
-from omnidraft.runtime.bundle import BUNDLE_FILE, Bundle, FileEntry, Geometry, Graph
+from omnidraft.runtime.bundle import BUNDLE_FILE, Bundle, FileEntry, Geometry, Graph, Parity
 from omnidraft.runtime.engines import engine_of, open_engine
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
 from omnidraft.runtime.manifest import describe_files
@@ -82,7 +83,7 @@ def test_an_edited_manifest(folder: Path, change: dict[str, object]) -> None:
         Bundle.load(folder)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '"text"'])
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '"text"', "[" * 200_000])
 def test_a_manifest_that_is_none(folder: Path, text: str) -> None:
     (folder / BUNDLE_FILE).write_text(text)
     with pytest.raises(DamagedFileError):
@@ -104,6 +105,15 @@ def test_damaged_files(folder: Path) -> None:
     graph.unlink()
     with pytest.raises(DamagedFileError, match="missing"):
         Bundle.load(folder)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_figures_are_numbers(value: float) -> None:
+    figures = {"top1_agreement": 1.0, "kl": 0.0, "acceptance_agreement": 1.0}
+    for name in [*figures, "largest_logit_difference"]:
+        values = figures | {"largest_logit_difference": 0.0, name: value}
+        with pytest.raises(ValidationError, match=name):
+            Parity(positions=1, measured_with="x", **values)  # type: ignore[arg-type]
 
 
 def test_no_bundle(tmp_path: Path) -> None:

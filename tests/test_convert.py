@@ -24,7 +24,7 @@ from omnidraft.runtime.convert.quantize import (
 )
 from omnidraft.runtime.engines.onnx import OnnxModel
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
-from omnidraft.runtime.manifest import MANIFEST_FILE, Manifest
+from omnidraft.runtime.manifest import MANIFEST_FILE, Manifest, is_outdated
 from omnidraft.runtime.model import CausalModel
 
 gguf = pytest.importorskip("gguf")
@@ -465,13 +465,146 @@ def test_missing_tensor(tmp_path: Path) -> None:
         convert(folder, tmp_path / "out", "4bit")
 
 
-def test_wrong_shape(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [-4, 4])
+@pytest.mark.parametrize(
+    ("name", "axis"),
+    [
+        ("model.layers.1.mlp.up_proj", 0),
+        ("model.layers.1.mlp.up_proj", 1),
+        ("model.layers.0.self_attn.k_proj", 0),
+        ("model.layers.0.self_attn.o_proj", 1),
+        ("model.layers.0.input_layernorm", 0),
+        ("model.norm", 0),
+        ("lm_head", 0),
+    ],
+)
+def test_wrong_shape(tmp_path: Path, name: str, axis: int, more: int) -> None:
+    """Rows or columns too few or too many: nothing is cut in silence."""
     weights = random_weights(LLAMA)
-    name = "model.layers.1.mlp.up_proj.weight"
-    weights[name] = weights[name][:-1]
-    folder = write_safetensors(tmp_path / "source", LLAMA, weights)
-    with pytest.raises(DamagedFileError, match="up_proj"):
+    value = weights[f"{name}.weight"]
+    some = np.arange(value.shape[axis] + more) % value.shape[axis]
+    weights[f"{name}.weight"] = np.take(value, some, axis)
+    for source in (
+        write_safetensors(tmp_path / "source", LLAMA, weights),
+        write_gguf(tmp_path / "model.gguf", LLAMA, weights),
+    ):
+        with pytest.raises(DamagedFileError, match=r"is \[\d+(, \d+)?\], but .* says \["):
+            convert(source, tmp_path / "out", "4bit")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_bias_of_another_length(tmp_path: Path) -> None:
+    config = LLAMA | {"attention_bias": True}
+    weights = random_weights(LLAMA)
+    for i in range(2):
+        for part, size in {"q": 64, "k": 32, "v": 32, "o": 64}.items():
+            weights[f"model.layers.{i}.self_attn.{part}_proj.bias"] = np.zeros(size, np.float32)
+    open_checkpoint(write_safetensors(tmp_path / "right", config, weights)).rows("1.k.bias")
+    weights["model.layers.1.self_attn.k_proj.bias"] = np.zeros(33, np.float32)
+    checkpoint = open_checkpoint(write_safetensors(tmp_path / "wrong", config, weights))
+    with pytest.raises(DamagedFileError, match=r"k_proj.bias is \[33\]"):
+        checkpoint.rows("1.k.bias")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["model.layers.1.mlp.down_proj.weight", "model.norm.weight"])
+def test_weights_that_are_no_numbers(tmp_path: Path, value: float, name: str) -> None:
+    weights = random_weights(LLAMA)
+    weights[name].flat[5] = value
+    for source, stored in (
+        (write_safetensors(tmp_path / "source", LLAMA, weights), name),
+        (write_gguf(tmp_path / "model.gguf", LLAMA, weights), "blk.1.ffn_down|output_norm"),
+    ):
+        with pytest.raises(DamagedFileError, match=rf"({stored}).* NaN or infinite"):
+            convert(source, tmp_path / "out", "8bit")
+    assert not (tmp_path / "out").exists()
+
+
+def test_weights_of_other_quantizers(tmp_path: Path) -> None:
+    """Integers mean nothing without their scales, whoever keeps them."""
+    import ml_dtypes
+
+    weights: dict[str, Any] = random_weights(LLAMA)
+    name = "model.layers.0.mlp.up_proj.weight"
+    for stored in (np.int8, np.uint8, np.int32, ml_dtypes.float8_e4m3fn):
+        quantized = weights | {name: weights[name].astype(stored)}
+        folder = write_safetensors(tmp_path / np.dtype(stored).name, LLAMA, quantized)
+        with pytest.raises(OmniDraftError, match=r"up_proj.weight is stored as"):
+            open_checkpoint(folder).rows("0.up")
+    integers = weights | {name: weights[name].astype(np.int8)}
+    file = write_gguf(tmp_path / "model.gguf", LLAMA, integers)
+    with pytest.raises(OmniDraftError, match=r"ffn_up.weight is of type I8"):
+        open_checkpoint(file).rows("0.up")
+    config = LLAMA | {"quantization_config": {"quant_method": "bitsandbytes"}}
+    with pytest.raises(OmniDraftError, match=r"quantization_config.*bitsandbytes"):
+        open_checkpoint(write_safetensors(tmp_path / "named", config, weights))
+    # In the project's own format matrices are int8, each with a scale for 32 weights.
+    marked = write_safetensors(tmp_path / "a", LLAMA, weights, format="omnidraft-int8-block32")
+    with pytest.raises(OmniDraftError, match="stored as F32"):
+        open_checkpoint(marked).rows("0.up")
+    scaled = {name: np.ones((96, 64), np.int8), f"{name}.scale": np.ones((96, 1), np.float16)}
+    folder = write_safetensors(
+        tmp_path / "b", LLAMA, weights | scaled, format="omnidraft-int8-block32"
+    )
+    with pytest.raises(DamagedFileError, match="one scale for 32"):
+        open_checkpoint(folder).rows("0.up")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("max_position_embeddings", value) for value in (None, "256", 256.0, -5, 0, 1, True)),
+        *(("vocab_size", value) for value in ("130", -1, [130])),
+        ("num_hidden_layers", 0),
+        ("hidden_size", 0),
+        ("num_attention_heads", 128),
+        ("num_key_value_heads", 3),
+        ("head_dim", 17),
+        ("intermediate_size", 97),
+        ("intermediate_size", 64),
+        ("rms_norm_eps", "1e-5"),
+        ("rms_norm_eps", float("nan")),
+        ("rope_theta", float("inf")),
+        ("tie_word_embeddings", "false"),
+        ("rope_scaling", "linear"),
+        ("rope_scaling", {"type": "linear"}),
+        ("rope_scaling", {"type": "linear", "factor": "two"}),
+        ("rope_scaling", {"type": "linear", "factor": 0}),
+        ("rope_scaling", {"rope_type": "llama3", "factor": 8.0}),
+        ("rope_parameters", {"rope_type": "default"}),
+        ("rope_parameters", {"rope_theta": "10000"}),
+    ],
+)
+def test_a_wrong_field_of_the_configuration_is_named(
+    tmp_path: Path, field: str, value: object
+) -> None:
+    config = LLAMA | {field: value}
+    folder = write_safetensors(tmp_path / "source", config, random_weights(LLAMA))
+    with pytest.raises(DamagedFileError, match=field):
         convert(folder, tmp_path / "out", "4bit")
+
+
+def test_layers_that_are_not_all_named(tmp_path: Path) -> None:
+    config = GEMMA | {"layer_types": ["full_attention"]}
+    with pytest.raises(DamagedFileError, match="layer_types names 1 of 2 layers"):
+        open_checkpoint(write_safetensors(tmp_path, config, family_weights(GEMMA)))
+
+
+@pytest.mark.parametrize("text", ["{}", '{"weight_map": []}', '{"weight_map": {"a": 1}}'])
+def test_an_index_of_nothing(tmp_path: Path, source: Path, text: str) -> None:
+    (source / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(DamagedFileError, match="weight_map"):
+        open_checkpoint(source)
+
+
+def test_json_that_is_too_deep(source: Path) -> None:
+    (source / "config.json").write_text('{"a":' + "[" * 200_000)
+    with pytest.raises(DamagedFileError, match="JSON"):
+        open_checkpoint(source)
+    (source / MANIFEST_FILE).write_text("[" * 200_000)
+    with pytest.raises(DamagedFileError, match="damaged"):
+        Manifest.load(source)
+    assert not is_outdated(source)
 
 
 @pytest.mark.parametrize(

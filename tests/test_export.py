@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -20,9 +23,10 @@ from tiny import byte_level_tokenizer, sentencepiece_tokenizer, write_drafter, w
 
 from omnidraft.export.calibration import calibration_texts, held_texts
 from omnidraft.export.gptq import quantize_blocks4_gptq
-from omnidraft.export.parity import make_reference, measure_parity, verify
+from omnidraft.export.parity import Reference, make_reference, measure_parity, verify
 from omnidraft.export.pipeline import export
 from omnidraft.export.recipes import Options, find_recipe
+from omnidraft.export.socs import DEFAULT_SOC
 from omnidraft.runtime.adapters import complete_adapter
 from omnidraft.runtime.bundle import BUNDLE_FILE, Bundle
 from omnidraft.runtime.convert import convert
@@ -186,6 +190,52 @@ def test_verify_finds_a_false_report(bundles: dict[str, Path], tmp_path: Path) -
     bundle.model_copy(update={"parity": None}).save(folder)
     with pytest.raises(DamagedFileError, match="no parity"):
         verify(Bundle.load(folder), folder, 1)
+
+
+class Broken:
+    """A model with one logit that is no number."""
+
+    def __init__(self, model: CausalModel, value: float) -> None:
+        self.model, self.value = model, value
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.model, name)
+
+    def forward(self, tokens: NDArray[np.int64], rows: int | None = None) -> NDArray[np.float32]:
+        logits = self.model.forward(tokens, rows).copy()
+        logits[-1, 7] = self.value
+        return logits
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_no_number_agrees_with_nothing(
+    bundles: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    model = open_engine(bundles["none"], threads=1)
+    broken = Broken(model, value)
+    reference = make_reference(model, [TOKENS.tolist()], 100)
+    with pytest.raises(OmniDraftError, match="Broken are NaN or infinite"):
+        make_reference(broken, [TOKENS.tolist()], 100)  # type: ignore[arg-type]
+    with pytest.raises(OmniDraftError, match="Broken are NaN or infinite"):
+        measure_parity(broken, reference)  # type: ignore[arg-type]
+    monkeypatch.setattr("omnidraft.export.parity.open_engine", lambda *_, **__: broken)
+    with pytest.raises(OmniDraftError, match="Broken are NaN or infinite"):
+        verify(Bundle.load(bundles["none"]), bundles["none"], 1)
+    reference.logits[3, 3] = value
+    reference.save(tmp_path / "reference.npz")
+    with pytest.raises(DamagedFileError, match="NaN or infinite"):
+        Reference.load(tmp_path / "reference.npz")
+
+
+def test_weights_that_are_no_numbers_are_not_exported(checkpoint: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(checkpoint, source)
+    tensors = load_file(source / "model.safetensors")
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 5] = np.nan
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(DamagedFileError, match=r"layers.1.mlp.up_proj.weight.*NaN"):
+        export(str(source), tmp_path / "out")
+    assert sorted(tmp_path.iterdir()) == [source]
 
 
 # --- adapters ------------------------------------------------------------------------------------
@@ -456,10 +506,160 @@ def test_other_peoples_files_are_left_alone(checkpoint: Path, tmp_path: Path) ->
     second = export(str(checkpoint), out, options=Options("int8", train_step=False))
     assert Bundle.load(out) == second and second != first
     assert sorted(tmp_path.iterdir()) == [out]
+    # A manifest does not give the rest of the folder away.
+    for stranger in ("thesis.txt", ".hidden", "folder/deep.txt", "empty/"):
+        path = out / stranger
+        path.parent.mkdir(exist_ok=True)
+        path.mkdir() if stranger.endswith("/") else path.write_text("dear")
+        with pytest.raises(OmniDraftError, match=f"not of it: {stranger.split('/')[0]}"):
+            export(str(checkpoint), out, options=options)
+        assert path.exists() and Bundle.load(out) == second
+        shutil.rmtree(path.parent if "/" in stranger[:-1] else path, ignore_errors=True)
+        path.unlink(missing_ok=True)
+    (out / BUNDLE_FILE).write_text("{}")
+    with pytest.raises(OmniDraftError, match=f"its {BUNDLE_FILE} is not one"):
+        export(str(checkpoint), out, options=options)
+    assert len(list(out.iterdir())) > 1
+
+
+def test_files_that_come_meanwhile_are_left_alone(checkpoint: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def interfere(step: str, fraction: float | None) -> None:
+        if step == "parity":
+            out.mkdir()
+            (out / "letter.txt").write_text("dear")
+
+    options = Options("none", train_step=False)
+    with pytest.raises(OmniDraftError, match="exists and is no bundle"):
+        export(str(checkpoint), out, options=options, progress=interfere)
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "letter.txt"]
+
+
+def test_places_that_cannot_be_written(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are refused before the work is done, and nothing is left."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "link").symlink_to("empty")
+    monkeypatch.chdir(tmp_path / "empty")
+    before = sorted(tmp_path.rglob("*"))
+    steps: list[str] = []
+    for output, match in (
+        (Path("."), "current folder"),
+        (Path(".."), "current folder"),
+        (tmp_path / "empty" / "..", "current folder"),
+        (tmp_path / "empty", "current folder"),
+        (Path("/proc"), "cannot be replaced"),
+        (tmp_path / "dangling", "symbolic link"),
+        (tmp_path / "link", "symbolic link"),
+        (tmp_path / ("n" * 300), "too long"),
+        (tmp_path / ("n" * 250), "too long"),
+        (tmp_path / "new" / "deep" / ("n" * 250), "too long"),
+        (tmp_path / "file" / "below", "cannot be written|can be made"),
+    ):
+        with pytest.raises(OmniDraftError, match=match):
+            export(str(checkpoint), output, progress=lambda step, _: steps.append(step))
+    assert sorted(tmp_path.rglob("*")) == before and steps == []
+    monkeypatch.setattr(Path, "exists", _forbidden)
+    with pytest.raises(OmniDraftError, match="Permission denied"):
+        export(str(checkpoint), tmp_path / "out")
+
+
+def _forbidden(path: Path) -> bool:
+    raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+
+def test_files_that_may_not_be_read(
+    checkpoint: Path, bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    """Whatever may not be read, the command says which file and why."""
+    # Root may read everything: a refusal of one name stands in for the file's mode.
+    code = """
+import sys
+name = sys.argv.pop(1)
+def refuse(event, arguments):
+    if event == "open" and str(arguments[0]).endswith(name):
+        raise PermissionError(13, "Permission denied", arguments[0])
+sys.addaudithook(refuse)
+from omnidraft.cli import main
+main()
+"""
+    out = ("--output", str(tmp_path / "out"))
+    for name, *command in (
+        ("config.json", "export", str(checkpoint), *out),
+        ("tokenizer.json", "export", str(checkpoint), *out),
+        ("model.safetensors", "export", str(checkpoint), *out),
+        (BUNDLE_FILE, "inspect", str(bundles["none"])),
+        ("model.onnx.data", "inspect", str(bundles["none"])),
+    ):
+        done = run(name, *command, code=code)
+        assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+        assert name in done.stderr and "Permission denied" in done.stderr, done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_no_checkpoint(bundles: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "letter.txt").write_text("dear")
+    for name in (bundles["none"], tmp_path / "folder", tmp_path / "letter.txt"):
+        with pytest.raises(ModelNotFoundError, match="no checkpoint") as caught:
+            export(str(name), tmp_path / "out")
+        assert "ONNX" not in str(caught.value)
+
+
+def test_all_files_have_the_same_mode(checkpoint: Path, tmp_path: Path) -> None:
+    previous = os.umask(0o022)
+    try:
+        export(str(checkpoint), tmp_path / "out", options=Options(lora_rank=4))
+    finally:
+        os.umask(previous)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "out").iterdir()}
+    assert "training.onnx.data" in modes and set(modes.values()) == {0o644}
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interruption_leaves_nothing(
+    checkpoint: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    out = tmp_path / "new" / "out"
+    command = [sys.executable, "-m", "omnidraft", "export", str(checkpoint), "--output", str(out)]
+    with subprocess.Popen([*command, "--quantization", "int4"], stderr=subprocess.PIPE) as child:
+        while child.poll() is None and not out.parent.exists():
+            time.sleep(0.005)
+        child.send_signal(number)
+        _, said = child.communicate(timeout=120)
+    assert child.returncode == code and b"Traceback" not in said, said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_interruption_of_the_start() -> None:
+    """Ctrl-C while modules are still being imported."""
+    code = """
+import os, signal, sys
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("numpy", "omnidraft.cli", "omnidraft._native"):
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["omnidraft", "doctor"]
+from omnidraft.__main__ import main
+main()
+"""
+    done = run(code=code)
+    assert done.returncode == 130 and not done.stderr and not done.stdout, done.stderr
+
+
+def test_help_names_the_chip() -> None:
+    shown = run("export", "--help").stdout
+    assert DEFAULT_SOC in shown and "Threads to measure" in shown
 
 
 def test_the_context_bounds_the_bundle(checkpoint: Path, tmp_path: Path) -> None:
-    for asked, found in ((0, 512), (4096, 512), (32, 32)):
+    for asked, found in ((0, 512), (512, 512), (32, 32)):
         options = Options("none", context=asked, train_step=False)
         bundle = export(str(checkpoint), tmp_path / "out", options=options)
         assert bundle.geometry.context_length == found
@@ -468,6 +668,8 @@ def test_the_context_bounds_the_bundle(checkpoint: Path, tmp_path: Path) -> None
     model.forward(TOKENS[:32])
     with pytest.raises(ContextOverflowError):
         model.forward(TOKENS[:1])
+    with pytest.raises(OmniDraftError, match=r"--context 513 .* limit of 512"):
+        export(str(checkpoint), tmp_path / "out", options=Options(context=513))
 
 
 def test_random_weights_are_said_to_be_random(checkpoint: Path, tmp_path: Path) -> None:
@@ -532,8 +734,6 @@ def test_no_space_left(checkpoint: Path, tmp_path: Path) -> None:
 import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
-import errno, omnidraft.runtime.folders as folders
-folders._FULL = (*folders._FULL, errno.EFBIG)
 from omnidraft.cli import main
 main()
 """
@@ -553,7 +753,14 @@ def test_calibration_files(tmp_path: Path) -> None:
     empty.write_text("\n")
     with pytest.raises(DamagedFileError, match="no text"):
         calibration_texts(empty)
-    for content in ("{", "[]", '{"other": 1}'):
+    lines.write_bytes('\ufeff{"text": "one\u2028two"}\r\n{"text": "three"}'.encode())
+    assert calibration_texts(lines) == ["one\u2028two", "three"]
+    with pytest.raises(DamagedFileError, match="is a folder"):
+        calibration_texts(tmp_path)
+    for content in (
+        *("{", "[]", '{"other": 1}', '{"text": null}', '{"text": ""}', '{"text": 5}'),
+        *('{"prompt": "Why?", "answer": null}', '{"text": ' + "[" * 200_000),
+    ):
         broken.write_text(content)
         with pytest.raises(DamagedFileError, match="line 1"):
             calibration_texts(broken)

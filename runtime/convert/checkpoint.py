@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
 
@@ -89,7 +90,9 @@ class Checkpoint(Protocol):
         """Rows ``start:stop`` of a tensor.
 
         Raises:
-            DamagedFileError: the tensor is missing, cut off, or of another shape.
+            DamagedFileError: the tensor is missing, cut off or of another shape than
+                ``check_shape`` demands, or holds NaN or infinity.
+            OmniDraftError: it is of a type that is not read.
         """
 
 
@@ -108,6 +111,54 @@ def open_checkpoint(source: Path) -> Checkpoint:
     raise ModelNotFoundError(
         f"{source} is neither a GGUF file nor a folder with config.json and *.safetensors."
     )
+
+
+def check_shape(decoder: Decoder, name: str, shape: Sequence[int], stored: str) -> None:
+    """Demand that a tensor has exactly the shape that its decoder reads.
+
+    Args:
+        name: as ``Checkpoint`` names it; ``stored``: as the file does.
+        shape: as it is stored, [out, in] or [out].
+
+    Raises:
+        DamagedFileError: it differs. A padded vocabulary is no exception: the padding counts in
+            ``vocab_size``, as Hugging Face has it.
+    """
+    d = decoder
+    vocabulary, hidden = ("vocab_size", d.vocab_size), ("hidden_size", d.hidden_size)
+    inner = ("intermediate_size", d.feed_forward_size)
+    queries = ("num_attention_heads x head_dim", d.heads * d.head_size)
+    keys = ("num_key_value_heads x head_dim", d.kv_heads * d.head_size)
+    head_norm = (("head_dim", d.head_size),)
+    shapes = {
+        "embedding": (vocabulary, hidden),
+        "head": (vocabulary, hidden),
+        "q": (queries, hidden),
+        "k": (keys, hidden),
+        "v": (keys, hidden),
+        "o": (hidden, queries),
+        "gate": (inner, hidden),
+        "up": (inner, hidden),
+        "down": (hidden, inner),
+        "q_norm": head_norm,
+        "k_norm": head_norm,
+    }
+    part = name.removesuffix(".bias").rpartition(".")[2]
+    expected = shapes.get(part, (hidden,))[: 1 if name.endswith(".bias") else 2]
+    if tuple(shape) != tuple(size for _, size in expected):
+        raise DamagedFileError(
+            f"{stored} is {list(shape)}, but the model's description says "
+            f"[{', '.join(f'{what} = {size}' for what, size in expected)}]."
+        )
+
+
+def _finite(values: NDArray[np.float32], stored: str) -> NDArray[np.float32]:
+    if not np.isfinite(values).all():
+        raise DamagedFileError(
+            f"{stored} holds weights that are NaN or infinite. Fetch the checkpoint again, or "
+            "take one from before its training diverged."
+        )
+    return values
 
 
 LINEAR_PARTS = {"qkv": ("q", "k", "v"), "o": ("o",), "gate_up": ("gate", "up"), "down": ("down",)}
@@ -138,8 +189,14 @@ def source_files(source: Path) -> list[Path]:
 def _weight_files(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        shards = sorted(set(_load_json(index)["weight_map"].values()))
-        return [folder / shard for shard in shards]
+        shards = _load_json(index).get("weight_map")
+        if not (
+            isinstance(shards, dict) and shards and all(isinstance(s, str) for s in shards.values())
+        ):
+            raise DamagedFileError(
+                f"{index} has no weight_map that names each tensor's file. Fetch the model again."
+            )
+        return [folder / shard for shard in sorted(set(shards.values()))]
     if (single := folder / "model.safetensors").is_file():
         return [single]
     files = sorted(folder.glob("*.safetensors"))
@@ -151,7 +208,7 @@ def _weight_files(folder: Path) -> list[Path]:
 def _load_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise DamagedFileError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(value, dict):
         raise DamagedFileError(f"{path} does not hold a JSON object.")
@@ -165,28 +222,68 @@ def _unsupported(what: str) -> OmniDraftError:
 # --- rotary embeddings -------------------------------------------------------------------------
 
 
-def _rope(base: float, head_size: int, scaling: Mapping[str, Any] | None = None) -> Rope:
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Size = Annotated[int, Field(ge=1)]
+
+
+class _Read(BaseModel):
+    # Strict: "256" and 256.0 are no sizes. Fields that nothing here depends on are left alone.
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class RopeScaling(_Read):
+    """How rotary frequencies are scaled: ``rope_scaling``, or part of ``rope_parameters``."""
+
+    rope_type: str | None = None
+    type: str | None = None
+    factor: Positive | None = None
+    low_freq_factor: Positive | None = None
+    high_freq_factor: Positive | None = None
+    original_max_position_embeddings: Positive | None = None
+
+    @property
+    def kind(self) -> str:
+        return self.rope_type or self.type or "default"
+
+    @model_validator(mode="after")
+    def _complete(self) -> RopeScaling:
+        needed = {
+            "linear": ["factor"],
+            "llama3": [
+                "factor",
+                "low_freq_factor",
+                "high_freq_factor",
+                "original_max_position_embeddings",
+            ],
+        }
+        for name in needed.get(self.kind, []):
+            if getattr(self, name) is None:
+                raise ValueError(f"{name} is missing, which '{self.kind}' scaling needs")
+        if self.kind == "llama3" and self.low_freq_factor == self.high_freq_factor:
+            raise ValueError("low_freq_factor equals high_freq_factor")
+        return self
+
+
+def _rope(base: float, head_size: int, scaling: RopeScaling | None = None) -> Rope:
     inverse = base ** -(np.arange(0, head_size, 2, dtype=np.float64) / head_size)
-    scaling = scaling or {}
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind == "linear":
-        inverse /= float(scaling["factor"])
-    elif kind == "llama3":
+    scaling = scaling or RopeScaling()
+    if scaling.kind == "linear":
+        assert scaling.factor is not None
+        inverse /= scaling.factor
+    elif scaling.kind == "llama3":
         inverse = _llama3_frequencies(inverse, scaling)
-    elif kind != "default":
+    elif scaling.kind != "default":
         raise OmniDraftError(
-            f"Rotary scaling '{kind}' is not supported. Supported: default, linear, llama3."
+            f"Rotary scaling '{scaling.kind}' is not supported. Supported: default, linear, llama3."
         )
     return Rope(tuple(float(value) for value in inverse))
 
 
-def _llama3_frequencies(
-    inverse: NDArray[np.float64], scaling: Mapping[str, Any]
-) -> NDArray[np.float64]:
+def _llama3_frequencies(inverse: NDArray[np.float64], scaling: RopeScaling) -> NDArray[np.float64]:
     """Llama 3.1: long wavelengths stretched by factor, short ones kept, a ramp between."""
-    factor = float(scaling["factor"])
-    low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
-    original = float(scaling["original_max_position_embeddings"])
+    factor, original = scaling.factor, scaling.original_max_position_embeddings
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    assert factor and original and low and high
     turns = original * inverse / (2 * math.pi)
     keep = np.clip((turns - low) / (high - low), 0.0, 1.0)
     return np.asarray(inverse * (keep + (1 - keep) / factor))
@@ -271,7 +368,12 @@ class GgufCheckpoint:
         self._fields = reader.fields
         self._tensors = {tensor.name: tensor for tensor in reader.tensors}
         self._dequantize: Callable[..., NDArray[np.float32]] = gguf.dequantize
-        self._decoder = self._describe()
+        try:
+            self._decoder = _sound(self._describe(), str(path))
+        except (TypeError, ValueError, ZeroDivisionError) as error:
+            raise DamagedFileError(
+                f"{path}: its metadata describe no decoder that is known here: {error}"
+            ) from error
 
     @property
     def decoder(self) -> Decoder:
@@ -285,22 +387,24 @@ class GgufCheckpoint:
         tensor = self._tensors.get(stored)
         if tensor is None:
             raise DamagedFileError(f"{self._path} has no tensor {stored}.")
-        available = self._shape(stored)[0]
-        stop = available if stop is None else stop
-        if stop > available:
-            raise DamagedFileError(f"{self._path}: {stored} has fewer than {stop} rows.")
+        place = f"{self._path}: {stored}"
+        check_shape(self._decoder, name, self._shape(stored), place)
         heads = {"q": self._decoder.heads, "k": self._decoder.kv_heads}.get(part)
         if heads is None or self._decoder.architecture != "llama":
-            return self._read(tensor, slice(start, stop))
+            return _finite(self._read(tensor, slice(start, stop)), place)
         # llama.cpp stores Llama's query and key rows of a head interleaved (0, half, 1, half + 1…).
         size = self._decoder.head_size
         order = np.arange(heads * size).reshape(heads, size // 2, 2).swapaxes(1, 2).reshape(-1)
-        if available != len(order):
-            raise DamagedFileError(f"{self._path}: {stored} has not {len(order)} rows.")
-        return self._read(tensor, order[start:stop])
+        return _finite(self._read(tensor, order[start:stop]), place)
 
     def _read(self, tensor: Any, index: Any) -> NDArray[np.float32]:
-        values = self._dequantize(tensor.data[index], tensor.tensor_type)
+        try:
+            values = self._dequantize(tensor.data[index], tensor.tensor_type)
+        except NotImplementedError as error:
+            raise OmniDraftError(
+                f"{self._path}: {tensor.name} is of type {tensor.tensor_type.name}, which is not "
+                "read. Take a file with another quantization."
+            ) from error
         return np.ascontiguousarray(values, dtype=np.float32)
 
     def _get(self, key: str, default: Any = None) -> Any:
@@ -334,7 +438,7 @@ class GgufCheckpoint:
             head_size,
             None
             if scaling in ("none", "")
-            else {"rope_type": scaling, "factor": get("rope.scaling.factor", 1.0)},
+            else RopeScaling(rope_type=scaling, factor=float(get("rope.scaling.factor", 1.0))),
         )
         if (factors := self._tensors.get("rope_freqs.weight")) is not None:
             divided = np.array(rope.inverse_frequencies) / self._read(factors, slice(None))
@@ -410,11 +514,15 @@ _HF_GEMMA_NAMES = _HF_NAMES | {
 }
 
 
+_FLOATS = ("F64", "F32", "F16", "BF16")
+
+
 class SafetensorsCheckpoint:
     """A folder as Hugging Face lays it out, or one in this project's int8 block format.
 
     In the latter (metadata ``format = omnidraft-int8-block32``) a matrix ``NAME`` is int8
-    [out, in] beside ``NAME.scale`` float16 [out, in/32]: weight = integer x scale.
+    [out, in] beside ``NAME.scale`` float16 [out, in/32]: weight = integer x scale. Otherwise
+    weights are floats; integers, which only their quantizer knows to read, are refused.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -425,9 +533,12 @@ class SafetensorsCheckpoint:
         formats = set()
         for path in _weight_files(folder):
             try:
+                path.open("rb").close()  # the library calls a file that may not be read missing
                 file = safe_open(path, framework="numpy")
             except (SafetensorError, OSError) as error:
-                raise DamagedFileError(f"{path} is damaged or missing: {error}") from error
+                raise DamagedFileError(
+                    f"{path} is damaged, missing or not readable: {error}"
+                ) from error
             formats.add((file.metadata() or {}).get("format"))  # type: ignore[no-untyped-call]
             self._files.update(dict.fromkeys(file.keys(), file))  # type: ignore[no-untyped-call]
         self._int8 = INT8_FORMAT in formats
@@ -448,10 +559,19 @@ class SafetensorsCheckpoint:
     def rows(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
         gemma = self._decoder.architecture == "gemma3"
         stored = self._stored_name(name, gemma)
-        values = self._read(stored, start, stop)
-        if self._int8 and values.ndim == 2:
+        shape = self._part(stored).get_shape()
+        place = f"{self._folder}: {stored}"
+        check_shape(self._decoder, name, shape, place)
+        if self._int8 and len(shape) == 2:
+            values = self._read(stored, start, stop, ("I8",))
+            blocks = [shape[0], shape[1] // 32]
+            if self._part(f"{stored}.scale").get_shape() != blocks or shape[1] % 32:
+                raise DamagedFileError(f"{place}.scale has not one scale for 32 weights.")
             scale = self._read(f"{stored}.scale", start, stop)
             values = (values.reshape(*scale.shape, 32) * scale[..., None]).reshape(values.shape)
+        else:
+            values = self._read(stored, start, stop)
+        _finite(values, place)
         if gemma and name.rpartition(".")[2].endswith("norm"):
             values = values + np.float32(1)
         return values
@@ -469,31 +589,54 @@ class SafetensorsCheckpoint:
         place = f"{self._prefix}layers.{layer}." if layer else self._prefix
         return f"{place}{names[part]}.{'bias' if bias else 'weight'}"
 
-    def _read(self, stored: str, start: int, stop: int | None) -> NDArray[np.float32]:
+    def _part(self, stored: str) -> Any:
         file = self._files.get(stored)
         if file is None:
             raise DamagedFileError(f"{self._folder} has no tensor {stored}.")
+        return file.get_slice(stored)
+
+    def _read(
+        self, stored: str, start: int, stop: int | None, types: Sequence[str] = _FLOATS
+    ) -> NDArray[np.float32]:
         # numpy knows bfloat16 through ml_dtypes only.
         import ml_dtypes  # noqa: F401
 
-        part = file.get_slice(stored)
-        stop = part.get_shape()[0] if stop is None else stop
-        if stop > part.get_shape()[0]:
-            raise DamagedFileError(f"{self._folder}: {stored} has fewer than {stop} rows.")
+        part = self._part(stored)
+        if (kind := part.get_dtype()) not in types:
+            raise OmniDraftError(
+                f"{self._folder}: {stored} is stored as {kind}, {' or '.join(types)} is needed. "
+                "Take the checkpoint from before it was quantized."
+            )
         return np.ascontiguousarray(part[start:stop], dtype=np.float32)
 
     def _describe(self, config: dict[str, Any]) -> Decoder:
         kind = config.get("model_type")
         if kind == "gemma3" and isinstance(config.get("text_config"), dict):
-            config = {**config["text_config"], "tie_word_embeddings": True}
+            outer = config.get("quantization_config")
+            config = {"quantization_config": outer, **config["text_config"]}
+            config["tie_word_embeddings"] = True
         if kind not in ("llama", "qwen2", "gemma3", "gemma3_text"):
             raise _unsupported(f"{self._folder}: model_type '{kind}'")
+        path = self._folder / "config.json"
+        if (quantized := config.get("quantization_config")) is not None:
+            method = quantized.get("quant_method") if isinstance(quantized, dict) else quantized
+            raise OmniDraftError(
+                f"{path}: quantization_config: weights quantized by {method!r} are not read. Take "
+                "the checkpoint from before it was quantized, or a GGUF file."
+            )
         try:
-            return self._decoder_of(config, "gemma3" if kind == "gemma3_text" else kind)
-        except (KeyError, TypeError, ZeroDivisionError) as error:
+            decoder = self._decoder_of(config, "gemma3" if kind == "gemma3_text" else kind)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = "".join(f"{part}: " for part in first["loc"])
             raise DamagedFileError(
-                f"{self._folder / 'config.json'} is incomplete: {error!r}"
+                f"{path}: {place}{first['msg'].removeprefix('Value error, ')}."
             ) from error
+        except ZeroDivisionError as error:
+            raise DamagedFileError(
+                f"{path}: num_attention_heads is larger than hidden_size."
+            ) from error
+        return _sound(decoder, str(path))
 
     def _decoder_of(self, config: dict[str, Any], kind: Architecture) -> Decoder:
         gemma = kind == "gemma3"
@@ -504,67 +647,119 @@ class SafetensorsCheckpoint:
         expected = "gelu_pytorch_tanh" if gemma else "silu"
         if activation != expected:
             raise _unsupported(f"{self._folder}: activation '{activation}' (not {expected})")
-        layers, hidden, heads = (
-            config["num_hidden_layers"],
-            config["hidden_size"],
-            config["num_attention_heads"],
+        c = _Config.model_validate(
+            {key: value for key, value in config.items() if value is not None}
         )
-        head_size = config.get("head_dim") or hidden // heads
-        rope, local = _hf_ropes(config, gemma, head_size)
-        scalar = config.get("query_pre_attn_scalar", head_size) if gemma else head_size
+        layers, hidden, heads = c.num_hidden_layers, c.hidden_size, c.num_attention_heads
+        head_size = c.head_dim or hidden // heads
+        rope, local = _hf_ropes(c, gemma, head_size)
+        scalar = (c.query_pre_attn_scalar or head_size) if gemma else head_size
         return Decoder(
             architecture=kind,
             layers=layers,
             hidden_size=hidden,
-            feed_forward_size=config["intermediate_size"],
+            feed_forward_size=c.intermediate_size,
             heads=heads,
-            kv_heads=config.get("num_key_value_heads") or heads,
+            kv_heads=c.num_key_value_heads or heads,
             head_size=head_size,
-            vocab_size=config["vocab_size"],
-            context_length=config["max_position_embeddings"],
-            norm_epsilon=config["rms_norm_eps"],
+            vocab_size=c.vocab_size,
+            context_length=c.max_position_embeddings,
+            norm_epsilon=c.rms_norm_eps,
             query_scale=scalar**-0.5,
             embedding_scale=hidden**0.5 if gemma else 1.0,
             activation="gelu_tanh" if gemma else "silu",
-            tied_embeddings=bool(config.get("tie_word_embeddings", gemma)),
-            qkv_bias=kind == "qwen2" or bool(config.get("attention_bias")),
-            output_bias=kind != "qwen2" and bool(config.get("attention_bias")),
+            tied_embeddings=gemma if c.tie_word_embeddings is None else c.tie_word_embeddings,
+            qkv_bias=kind == "qwen2" or c.attention_bias,
+            output_bias=kind != "qwen2" and c.attention_bias,
             qk_norm=gemma,
             post_norms=gemma,
-            windows=_hf_windows(config, gemma, layers),
+            windows=_hf_windows(c, gemma),
             rope=rope,
             local_rope=local,
         )
 
 
-def _hf_ropes(config: Mapping[str, Any], gemma: bool, head_size: int) -> tuple[Rope, Rope]:
-    """Both layouts of config.json: ``rope_parameters`` (transformers 5) and its predecessors."""
-    if config.get("partial_rotary_factor", 1.0) != 1.0:
+class RopeParameters(RopeScaling):
+    rope_theta: Positive | None = None
+    full_attention: RopeParameters | None = None
+    sliding_attention: RopeParameters | None = None
+
+    @model_validator(mode="after")
+    def _has_base(self) -> RopeParameters:
+        if self.rope_theta is None and not (self.full_attention and self.sliding_attention):
+            raise ValueError("rope_theta is missing")
+        return self
+
+
+class _Config(_Read):
+    """What is read of config.json, its nulls left out."""
+
+    num_hidden_layers: Size
+    hidden_size: Size
+    intermediate_size: Size
+    num_attention_heads: Size
+    num_key_value_heads: Size | None = None
+    head_dim: Size | None = None
+    vocab_size: Size
+    # In a sequence of one token there is nothing to predict a token from.
+    max_position_embeddings: Annotated[int, Field(ge=2)]
+    rms_norm_eps: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    tie_word_embeddings: bool | None = None
+    attention_bias: bool = False
+    partial_rotary_factor: float = 1.0
+    # transformers 5 has rope_parameters, its predecessors the other three.
+    rope_parameters: RopeParameters | None = None
+    rope_theta: Positive = 10_000.0
+    rope_scaling: RopeScaling | None = None
+    rope_local_base_freq: Positive = GEMMA_LOCAL_ROPE_BASE
+    query_pre_attn_scalar: Positive | None = None
+    sliding_window: Annotated[int, Field(ge=0)] = 0
+    use_sliding_window: bool = False
+    sliding_window_pattern: Size = GEMMA_FULL_ATTENTION_EVERY
+    max_window_layers: int | None = None
+    layer_types: list[str] = []
+
+
+def _sound(decoder: Decoder, source: str) -> Decoder:
+    """The decoder, if its sizes fit each other."""
+    d = decoder
+    reason = ""
+    if min(d.layers, d.hidden_size, d.feed_forward_size, d.heads, d.kv_heads, d.vocab_size) < 1:
+        reason = "a size is not positive"
+    elif d.heads % d.kv_heads:
+        reason = f"num_key_value_heads = {d.kv_heads} does not divide {d.heads} attention heads"
+    elif d.head_size % 2 or d.head_size < 2:
+        reason = f"head_dim = {d.head_size} is not even, as rotation needs it"
+    elif len(d.windows) != d.layers:
+        reason = f"layer_types names {len(d.windows)} of {d.layers} layers"
+    if reason:
+        raise DamagedFileError(f"{source}: {reason}.")
+    return d
+
+
+def _hf_ropes(config: _Config, gemma: bool, head_size: int) -> tuple[Rope, Rope]:
+    """Ropes of the layers with full attention, and of those with a sliding window."""
+    if config.partial_rotary_factor != 1:
         raise OmniDraftError("Rotation of only a part of each head is not supported.")
-    parameters = config.get("rope_parameters")
+    parameters = config.rope_parameters
     if parameters is None:
-        rope = _rope(config.get("rope_theta", 10_000.0), head_size, config.get("rope_scaling"))
-        base = config.get("rope_local_base_freq", GEMMA_LOCAL_ROPE_BASE)
-        return rope, _rope(base, head_size) if gemma else rope
-    full = parameters.get("full_attention", parameters)
-    local = parameters.get("sliding_attention", parameters)
-    return (
-        _rope(full["rope_theta"], head_size, full),
-        _rope(local["rope_theta"], head_size, local),
-    )
+        rope = _rope(config.rope_theta, head_size, config.rope_scaling)
+        return rope, _rope(config.rope_local_base_freq, head_size) if gemma else rope
+    full = parameters.full_attention or parameters
+    local = parameters.sliding_attention or parameters
+    assert full.rope_theta and local.rope_theta
+    return _rope(full.rope_theta, head_size, full), _rope(local.rope_theta, head_size, local)
 
 
-def _hf_windows(config: Mapping[str, Any], gemma: bool, layers: int) -> tuple[int | None, ...]:
-    window = config.get("sliding_window")
-    if not window or not (gemma or config.get("use_sliding_window")):
+def _hf_windows(config: _Config, gemma: bool) -> tuple[int | None, ...]:
+    layers, window = config.num_hidden_layers, config.sliding_window
+    if not window or not (gemma or config.use_sliding_window):
         return (None,) * layers
-    if kinds := config.get("layer_types"):
+    if kinds := config.layer_types:
         return tuple(window if kind == "sliding_attention" else None for kind in kinds)
     if gemma:
-        return _gemma_windows(
-            layers, window, config.get("sliding_window_pattern", GEMMA_FULL_ATTENTION_EVERY)
-        )
-    first = config.get("max_window_layers", layers)
+        return _gemma_windows(layers, window, config.sliding_window_pattern)
+    first = layers if config.max_window_layers is None else config.max_window_layers
     return tuple(window if i >= first else None for i in range(layers))
 
 

@@ -93,8 +93,9 @@ def write_training_graph(
             "attention)."
         )
     model = _Writer(checkpoint, progress, storage).build()
-    # onnx appends to a file of weights that is there already.
+    # onnx appends to a file of weights that is there; one that it makes only its owner may read.
     (folder / WEIGHTS_FILE).unlink(missing_ok=True)
+    (folder / WEIGHTS_FILE).touch()
     save_model(model, folder / TRAINING_FILE, save_as_external_data=True, location=WEIGHTS_FILE)
     return model
 
