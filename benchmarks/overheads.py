@@ -58,8 +58,8 @@ def main(
 ) -> None:
     """Measure and print."""
     before = resident_bytes()
-    target_model = omnidraft.load_model(target)
-    drafter_model = omnidraft.load_model("default", threads=1)
+    target_model = load_model(target)
+    drafter_model = load_model("default", threads=1)
     loaded = resident_bytes()
     session = omnidraft.Session(target_model, drafter_model)
     options = omnidraft.GenerationOptions(max_new_tokens=128)
