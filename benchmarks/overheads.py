@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 import omnidraft
+from omnidraft.runtime.models import load_model
 
 FIRST_DRAFT = """
 import time
