@@ -27,7 +27,7 @@ import time
 started = time.perf_counter()
 import omnidraft
 from omnidraft.runtime.models import load_model
-drafter = load_model("default", threads=1)
+drafter = load_model("default", threads=2)
 drafter.model.forward([1, 15043], rows=1)
 print(time.perf_counter() - started)
 """
@@ -60,7 +60,7 @@ def main(
     """Measure and print."""
     before = resident_bytes()
     target_model = load_model(target)
-    drafter_model = load_model("default", threads=1)
+    drafter_model = load_model("default", threads=2)
     loaded = resident_bytes()
     session = omnidraft.Session(target_model, drafter_model)
     options = omnidraft.GenerationOptions(max_new_tokens=128)

@@ -20,7 +20,7 @@ from rich.table import Table
 import omnidraft
 from omnidraft.runtime.bench import read_prompts
 from omnidraft.runtime.convert import Quantization
-from omnidraft.runtime.models import load_model
+from omnidraft.runtime.models import drafter_threads, load_model
 from omnidraft.runtime.statistics import Statistics
 
 
@@ -35,7 +35,7 @@ def main(
 ) -> None:
     """Measure and print."""
     precisions: list[Quantization] = ["8bit", "4bit"]
-    draft_model = load_model(drafter, threads=1)
+    draft_model = load_model(drafter, threads=drafter_threads(threads))
     sessions = {
         precision: omnidraft.Session(
             load_model(target, quantization=precision, threads=threads), draft_model

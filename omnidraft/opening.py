@@ -6,7 +6,7 @@ import dataclasses
 
 from omnidraft.output import steps
 from omnidraft.runtime.engines import Engine
-from omnidraft.runtime.models import LoadedModel, Quantization, load_model
+from omnidraft.runtime.models import LoadedModel, Quantization, drafter_threads, load_model
 
 
 def open_models(
@@ -34,5 +34,5 @@ def open_models(
             from omnidraft.export.learnable import learnable_drafter
 
             place = str(learnable_drafter(drafter, progress=show))
-        drafter_model = load_model(place, threads=1, progress=show)
+        drafter_model = load_model(place, threads=drafter_threads(threads), progress=show)
     return target_model, dataclasses.replace(drafter_model, name=drafter)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 DraftLength = int | Literal["auto"]
 FIXED_DRAFT_LENGTH = 4
-DEFAULT_DRAFT_LENGTH: DraftLength = FIXED_DRAFT_LENGTH
+DEFAULT_DRAFT_LENGTH: DraftLength = "auto"
 DEFAULT_DRAFT_CONFIDENCE = 0.3
 """Measured with the default drafter: see benchmarks/README.md."""
 

@@ -55,7 +55,7 @@ from omnidraft.runtime.trainer import LearningOptions
 from omnidraft.runtime.training_step import TrainingStep
 
 PROMPTS = [f"What is the answer {i}? The quick brown fox" for i in range(12)]
-OPTIONS = GenerationOptions(max_new_tokens=24)
+OPTIONS = GenerationOptions(max_new_tokens=24, draft_length=4)
 
 
 def observed(seed: int = 0, prompts: int = 3, **options: Any) -> tuple[Any, AdaptationBuffer]:
@@ -430,7 +430,7 @@ choice = AdapterChoice(store, "killed", LearningOptions(interval=1))
 target, drafter = load_model({str(world.target.path)!r}), load_model({str(world.drafter.path)!r})
 session = Session(target, drafter, adapter=choice)
 while True:
-    session.generate("What is the answer?", GenerationOptions(max_new_tokens=8))
+    session.generate("What is the answer?", GenerationOptions(max_new_tokens=8, draft_length=4))
     print(session.learner.trainer.progress.updates, flush=True)
 """
     )
@@ -785,7 +785,7 @@ from omnidraft.runtime.trainer import LearningOptions
 choice = AdapterChoice(AdapterStore(Path({str(tmp_path)!r})), "a", LearningOptions(interval=1))
 bundle = learnable_drafter({str(world.root / "drafter")!r})
 session = Session(load_model({str(world.target.path)!r}), load_model(str(bundle)), adapter=choice)
-session.generate("What?", GenerationOptions(max_new_tokens=8))
+session.generate("What?", GenerationOptions(max_new_tokens=8, draft_length=4))
 session.save()
 assert session.learner.trainer.progress.updates == 1
 """

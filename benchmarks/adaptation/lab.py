@@ -171,7 +171,7 @@ class Lab:
         """One of its own for each session: an adapter stays in the model that it was set in."""
         name = self.setting.drafter
         place = learnable_drafter(name)
-        return dataclasses.replace(load_model(str(place), threads=1), name=name)
+        return dataclasses.replace(load_model(str(place), threads=2), name=name)
 
 
 def total(runs: Iterable[Answered]) -> Statistics:

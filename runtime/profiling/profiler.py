@@ -10,7 +10,13 @@ from time import perf_counter
 from typing import TypeVar
 
 from omnidraft.runtime.bench import Prompt
-from omnidraft.runtime.models import LoadedModel, Quantization, load_model, resolve
+from omnidraft.runtime.models import (
+    LoadedModel,
+    Quantization,
+    drafter_threads,
+    load_model,
+    resolve,
+)
 from omnidraft.runtime.profiling.devices import DeviceProfile
 from omnidraft.runtime.profiling.energy import EnergyMeter, open_meter
 from omnidraft.runtime.profiling.machine import describe_machine
@@ -47,7 +53,6 @@ PROMPTS = (
     Prompt("summary", "Summarise in two sentences what a bank does with the money people save."),
 )
 """What is answered when no prompts are given."""
-DRAFTER_THREADS = 1
 # Tokens between two looks at the memory taken: a look costs some 30 µs, a pass some milliseconds.
 _TOKENS_PER_CHECK = 32
 _WARM_UP_TOKENS = 8
@@ -134,7 +139,7 @@ def profile(request: Request, progress: Progress = lambda step, fraction: None) 
             repeats=request.repeats,
             max_new_tokens=request.max_new_tokens,
             target_threads=_threads(request),
-            drafter_threads=DRAFTER_THREADS,
+            drafter_threads=drafter_threads(_threads(request)),
             draft_length=request.draft_length,
             quantization=request.quantization,
         ),
@@ -216,7 +221,8 @@ def _load(request: Request, progress: Progress) -> tuple[_Loaded, Session]:
         ),
     )
     drafter = timed(
-        "loading the drafter", lambda: load_model(request.drafter, threads=DRAFTER_THREADS)
+        "loading the drafter",
+        lambda: load_model(request.drafter, threads=drafter_threads(_threads(request))),
     )
     target_model = RecordedModel(target.model, max_length=device.target_context)
     drafter_model = RecordedModel(
