@@ -440,7 +440,7 @@ main()
     for name, folder in bundles.items():
         done = run(
             *("generate", "--target", str(tmp_path / "target"), "--drafter", str(folder)),
-            *("--prompt", "The quick", "--max-new-tokens", "8", "--json"),
+            *("--prompt", "The quick", "--max-new-tokens", "8", "--draft-length", "4", "--json"),
             code=code,
             OMNIDRAFT_CACHE=str(tmp_path / "cache"),
         )

@@ -72,7 +72,8 @@ def run(world: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[s
         [
             *(sys.executable, "-m", "omnidraft", "profile", world["prompts"]),
             *("--target", world["target"], "--drafter", world["drafter"]),
-            *("--max-new-tokens", "24", "--repeat", "2", *arguments),
+            # A length by cost would not draft here: the drafter is as large as the target.
+            *("--max-new-tokens", "24", "--repeat", "2", "--draft-length", "4", *arguments),
         ],
         capture_output=True,
         text=True,
