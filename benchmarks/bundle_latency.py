@@ -41,13 +41,13 @@ from rich.console import Console
 from rich.table import Table
 from safetensors.numpy import save_file
 
-from omnidraft.export.parity import processor
 from omnidraft.export.recipes import Options, backends, find_recipe
 from omnidraft.export.socs import DEFAULT_SOC
 from omnidraft.runtime.bundle import BUNDLE_FILE, Bundle
 from omnidraft.runtime.engines import open_engine
 from omnidraft.runtime.errors import MissingDependencyError, OmniDraftError
 from omnidraft.runtime.models import default_drafter_folder
+from omnidraft.runtime.processor import processor_name
 
 RANDOM_68M = "random-68m"
 # Steps before those that are timed: the others' turns have emptied the processor's caches.
@@ -299,7 +299,7 @@ def describe(row: Row) -> dict[str, Any]:
 def machine(threads: int) -> dict[str, Any]:
     """What the figures were measured on."""
     return {
-        "processor": processor(),
+        "processor": processor_name(),
         "logical_processors": os.cpu_count(),
         "threads": threads,
         "system": platform.platform(),

@@ -6,7 +6,6 @@ installed.
 
 from __future__ import annotations
 
-import platform
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from omnidraft.runtime.bundle import Bundle, Latency, Parity
 from omnidraft.runtime.engines import open_engine
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
 from omnidraft.runtime.model import CausalModel
+from omnidraft.runtime.processor import processor_name
 
 Logits = NDArray[np.float32]
 
@@ -167,7 +167,7 @@ def measure_latency(model: CausalModel, threads: int) -> Latency:
         context=context,
         threads=threads,
         milliseconds=statistics.median(times) * 1000,
-        processor=processor(),
+        processor=processor_name(),
         emulated=emulated,
     )
 
@@ -228,16 +228,6 @@ def is_emulated(model: CausalModel) -> bool:
 
 def _engine_name(model: CausalModel) -> str:
     return type(model).__name__ + (", emulated" if is_emulated(model) else "")
-
-
-def processor() -> str:
-    """What this machine calls its processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _rows(model: CausalModel, piece: Sequence[int] | NDArray[np.int32]) -> Iterator[Logits]:

@@ -18,7 +18,6 @@ import hashlib
 import json
 import math
 import os
-import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
@@ -29,6 +28,7 @@ import numpy as np
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.model import CausalModel
 from omnidraft.runtime.models import LoadedModel, cache_folder
+from omnidraft.runtime.processor import processor_name, usable_cores
 
 SCHEMA_VERSION: Final = 1
 # The most telling first: a slow model has time for a few of them only.
@@ -260,16 +260,7 @@ def load_costs(target: LoadedModel, drafter: LoadedModel) -> Costs:
 
 def machine() -> str:
     """The processor's name and how many of its cores this process may use."""
-    name = platform.processor()
-    try:
-        for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
-            if line.startswith("model name"):
-                name = line.partition(":")[2].strip()
-                break
-    except OSError:
-        pass  # not Linux
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{name or platform.machine()}, {usable} cores"
+    return f"{processor_name()}, {usable_cores()} cores"
 
 
 def _identity(model: LoadedModel) -> list[str]:

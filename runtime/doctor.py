@@ -13,6 +13,7 @@ from typing import Literal
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.manifest import Manifest
 from omnidraft.runtime.models import cache_folder, default_drafter_folder, list_models
+from omnidraft.runtime.processor import usable_cores
 
 State = Literal["ok", "optional", "problem"]
 
@@ -48,8 +49,7 @@ def examine() -> list[Finding]:
 
 
 def _threads() -> Finding:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return Finding("Processor", "ok", f"{usable} usable of {os.cpu_count()} cores")
+    return Finding("Processor", "ok", f"{usable_cores()} usable of {os.cpu_count()} cores")
 
 
 def _package(

@@ -31,6 +31,7 @@ from benchmarks.peers.processes import Worker, WorkerError
 from omnidraft.runtime.bench import read_prompts
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models import resolve_checkpoint
+from omnidraft.runtime.processor import processor_name
 from omnidraft.runtime.tokenizer import Tokenizer
 
 HERE = Path(__file__).parent
@@ -202,13 +203,7 @@ def _absent(contestant: Contestant, method: Method, reason: str) -> dict[str, An
 
 
 def _machine() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    except OSError:
-        names = []
-    name = names[0] if names else platform.processor()
-    return f"{name}, {os.cpu_count()} processors, {platform.system()}"
+    return f"{processor_name()}, {os.cpu_count()} processors, {platform.system()}"
 
 
 if __name__ == "__main__":

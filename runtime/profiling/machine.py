@@ -10,6 +10,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from omnidraft.runtime.processor import cpuinfo, first_line, processor_name, usable_cores
+
 _CPU = Path("/sys/devices/system/cpu/cpu0/cpufreq")
 
 
@@ -37,17 +39,17 @@ class Machine(BaseModel):
 
 def describe_machine() -> Machine:
     """Look at this machine."""
-    kilohertz = _first_line(_CPU / "scaling_cur_freq")
-    maximum = _first_line(_CPU / "cpuinfo_max_freq")
-    mhz = int(kilohertz) / 1e3 if kilohertz else _number(_cpuinfo("cpu MHz"))
+    kilohertz = first_line(_CPU / "scaling_cur_freq")
+    maximum = first_line(_CPU / "cpuinfo_max_freq")
+    mhz = int(kilohertz) / 1e3 if kilohertz else _number(cpuinfo("cpu MHz"))
     return Machine(
-        processor=processor(),
+        processor=processor_name(),
         architecture=platform.machine(),
         cores=os.cpu_count(),
-        usable_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        usable_cores=usable_cores(),
         mhz=mhz,
         max_mhz=int(maximum) / 1e3 if maximum else None,
-        governor=_first_line(_CPU / "scaling_governor"),
+        governor=first_line(_CPU / "scaling_governor"),
         memory_bytes=_memory(),
         os=_os(),
         python=platform.python_version(),
@@ -55,20 +57,6 @@ def describe_machine() -> Machine:
             name: importlib.metadata.version(name) for name in ("omnidraft", "onnxruntime", "numpy")
         },
     )
-
-
-def processor() -> str:
-    """What this machine calls its processor, or on boards that do not say, the board."""
-    board = _first_line(Path("/proc/device-tree/model"))
-    return _cpuinfo("model name") or board or platform.processor() or platform.machine()
-
-
-def _cpuinfo(key: str) -> str | None:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
-            if line.startswith(key):
-                return line.partition(":")[2].strip()
-    return None
 
 
 def _memory() -> int | None:
@@ -81,12 +69,6 @@ def _os() -> str:
     with contextlib.suppress(OSError):
         return f"{platform.freedesktop_os_release()['PRETTY_NAME']}, {platform.release()}"
     return platform.platform()
-
-
-def _first_line(path: Path) -> str | None:
-    with contextlib.suppress(OSError):
-        return path.read_text("utf-8").partition("\n")[0].strip("\0 ") or None
-    return None
 
 
 def _number(text: str | None) -> float | None:
