@@ -16,6 +16,7 @@ from test_convert import LLAMA, random_weights, write_safetensors
 from omnidraft.runtime.convert import convert, convert_drafter
 from omnidraft.runtime.convert.quantize import exact_blocks4
 from omnidraft.runtime.engines.onnx import LENGTH_STEP, MAX_PASS, OnnxModel
+from omnidraft.runtime.errors import DamagedFileError
 
 TOKENS = np.random.default_rng(3).integers(0, LLAMA["vocab_size"], MAX_PASS + LENGTH_STEP)
 
@@ -58,6 +59,36 @@ def test_logits_are_the_float_models(tmp_path: Path, grid: bool, kv_heads: int) 
     pieces = [model.forward(part).copy() for part in np.split(TOKENS[40:], [1, 4, 9, 300])]
     assert np.abs(np.concatenate(pieces) - found[40:]).max() < 0.02 * expected.std()
     assert model.last_hidden().shape == (config["hidden_size"],)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("grid", [False, True])
+def test_a_trimmed_head_computes_the_first_tokens_only(
+    tmp_path: Path, tied: bool, grid: bool
+) -> None:
+    config = LLAMA | {"tie_word_embeddings": tied}
+    logits = {}
+    for drafted in (None, 50, LLAMA["vocab_size"]):
+        named = config | ({} if drafted is None else {"drafted_tokens": drafted})
+        source = write_source(tmp_path / f"source-{drafted}", named, grid=grid)
+        convert_drafter(source, tmp_path / f"drafter-{drafted}")
+        model = OnnxModel(tmp_path / f"drafter-{drafted}", threads=1)
+        model.forward(TOKENS[:7])
+        logits[drafted] = model.forward(TOKENS[7:12]).copy()
+    assert np.array_equal(logits[None], logits[LLAMA["vocab_size"]])
+    np.testing.assert_allclose(logits[50][:, :50], logits[None][:, :50], rtol=0, atol=1e-4)
+    rest = logits[50][:, 50:]
+    # No probability is left, and nothing that a sum of products could turn into no number.
+    assert rest.shape[1] == LLAMA["vocab_size"] - 50
+    assert np.isfinite(rest).all() and (rest < -1e20).all()
+
+
+@pytest.mark.parametrize("drafted", [131, 0, -1, "many"])
+def test_impossible_numbers_of_drafted_tokens_are_refused(tmp_path: Path, drafted: Any) -> None:
+    source = write_source(tmp_path / "source", LLAMA | {"drafted_tokens": drafted}, grid=False)
+    with pytest.raises(DamagedFileError, match="drafted_tokens"):
+        convert_drafter(source, tmp_path / "drafter")
+    assert not (tmp_path / "drafter").exists()
 
 
 @settings(max_examples=50, deadline=None)

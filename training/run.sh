@@ -39,4 +39,5 @@ int8() { # NAME OUT OPTIONS...
 int8 second "$work/second/int8"
 sample third 300 230
 train third --init "$work/second/int8" --rate 1.5e-3 --sharpen 0.7 --grid --coarse 1 --seconds 430
-int8 third "$work/drafter" --grid
+int8 third "$work/third/int8" --grid
+python3 "$here/frequent_first.py" --drafter "$work/third/int8" --drafted 12288 --out "$work/drafter"

@@ -85,12 +85,13 @@ def convert_drafter(
 ) -> Manifest:
     """Like ``convert`` for a Llama that is to draft: faster, and not batch-invariant.
 
-    Matrices that 4 bits hold without loss get 4 bits, the others 8: see ``drafter.py``.
+    Matrices that 4 bits hold without loss get 4 bits, the others 8; the head computes what the
+    checkpoint says is ever drafted: see ``drafter.py``.
     """
     checkpoint = open_checkpoint(source)
     with whole_folder(output) as temporary:
         four = exact_four_bits(checkpoint)
-        write_drafter_graph(checkpoint, temporary, "8bit", progress, four=four)
+        write_drafter_graph(checkpoint, temporary, "8bit", progress, four=four, trimmed=True)
         return _describe(
             checkpoint,
             temporary,

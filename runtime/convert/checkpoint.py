@@ -71,6 +71,9 @@ class Decoder:
     # Rope of the layers with full attention, and of those with a sliding window.
     rope: Rope
     local_rope: Rope
+    # A drafter's: its tokens are in the order of how often it proposes them, and those after the
+    # first so many are not worth a row of the head.
+    drafted_tokens: int | None = None
 
 
 class Checkpoint(Protocol):
@@ -676,6 +679,7 @@ class SafetensorsCheckpoint:
             windows=_hf_windows(c, gemma),
             rope=rope,
             local_rope=local,
+            drafted_tokens=c.drafted_tokens,
         )
 
 
@@ -718,6 +722,17 @@ class _Config(_Read):
     sliding_window_pattern: Size = GEMMA_FULL_ATTENTION_EVERY
     max_window_layers: int | None = None
     layer_types: list[str] = []
+    # This project's own: see ``Decoder``.
+    drafted_tokens: Size | None = None
+
+    @model_validator(mode="after")
+    def _drafts_its_tokens(self) -> _Config:
+        if self.drafted_tokens and self.drafted_tokens > self.vocab_size:
+            raise ValueError(
+                f"drafted_tokens = {self.drafted_tokens} is more than vocab_size = "
+                f"{self.vocab_size}"
+            )
+        return self
 
 
 def _sound(decoder: Decoder, source: str) -> Decoder:

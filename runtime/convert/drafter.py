@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper, save_model
 
 from .checkpoint import LINEAR_PARTS, Checkpoint, joined_bias, joined_weight
-from .graph import CONTRIB, GRAPH_FILE, WEIGHTS_FILE, GraphWriter, Progress, Stored
+from .graph import CONTRIB, GRAPH_FILE, MASKED, WEIGHTS_FILE, GraphWriter, Progress, Stored
 from .quantize import BLOCK, Rounded, exact_blocks4, quantize_blocks8
 
 
@@ -29,6 +29,7 @@ def write_drafter_graph(
     *,
     lora: bool = False,
     four: Mapping[str, Rounded] | None = None,
+    trimmed: bool = False,
 ) -> ModelProto:
     """Write ``model.onnx`` and ``model.onnx.data`` into ``folder``, for a Llama.
 
@@ -40,12 +41,14 @@ def write_drafter_graph(
     to the memory of the ``past`` inputs.
 
     Args:
-        lora, four: see ``DrafterWriter``.
+        lora, four, trimmed: see ``DrafterWriter``.
     """
     # A new file: the old one may still be mapped into memory.
     (folder / WEIGHTS_FILE).unlink(missing_ok=True)
     with (folder / WEIGHTS_FILE).open("wb") as file:
-        writer = DrafterWriter(checkpoint, file, quantization, progress, lora=lora, four=four)
+        writer = DrafterWriter(
+            checkpoint, file, quantization, progress, lora=lora, four=four, trimmed=trimmed
+        )
         model = writer.build()
     save_model(model, folder / GRAPH_FILE)
     return model
@@ -99,6 +102,8 @@ class DrafterWriter(GraphWriter):
     Args:
         lora: whether linears have LoRA inputs, ``lora.NAME.A`` and ``.B``, of rank 0 by default.
         four: matrices that have 4 bits, by name; the others have ``quantization``.
+        trimmed: the head computes the ``drafted_tokens`` of the checkpoint only, where that names
+            some and the head is quantized in blocks; the logits of others are as good as −infinity.
     """
 
     def __init__(
@@ -110,10 +115,12 @@ class DrafterWriter(GraphWriter):
         *,
         lora: bool = False,
         four: Mapping[str, Rounded] | None = None,
+        trimmed: bool = False,
     ) -> None:
         super().__init__(checkpoint, file, quantization, progress, factors={}, observe=False)
         self.lora = lora
         self.four = four or {}
+        self.trimmed = trimmed
         self.lora_inputs: list[ValueInfoProto] = []
         # Inputs of 8-bit linears, split into two terms once.
         self.terms: dict[str, str] = {}
@@ -280,5 +287,27 @@ class DrafterWriter(GraphWriter):
             stored = self.stored_embedding
         else:
             stored = self.store_matrix("head", shape, self.blocks("head", *shape))
-        self.block_product(x, stored, shape)
+        drafted = d.drafted_tokens if self.trimmed else None
+        if drafted is None or drafted == d.vocab_size:
+            self.block_product(x, stored, shape)
+        else:
+            weight, scales = (self.prefix(name, drafted) for name in (stored.weight, stored.scales))
+            first = self.block_product(
+                x, replace(stored, weight=weight, scales=scales), (drafted, d.hidden_size)
+            )
+            missing = [first, self.integers(0, d.vocab_size - drafted), self.real(MASKED)]
+            self.node("Pad", [*missing, self.integers(2)])
         self.nodes[-1].output[0] = "logits"
+
+    def prefix(self, name: str, rows: int) -> str:
+        """The first rows of a stored tensor, as a tensor of the same bytes."""
+        whole = next(tensor for tensor in self.initializers if tensor.name == name)
+        place = {entry.key: entry.value for entry in whole.external_data}
+        shape = (rows, *whole.dims[1:])
+        return self.external(
+            f"{name}.drafted",
+            shape,
+            helper.tensor_dtype_to_np_dtype(whole.data_type),
+            int(place["offset"]),
+            int(place["length"]) // whole.dims[0] * rows,
+        )
