@@ -7,14 +7,15 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from omnidraft.export.pipeline import Progress, export
+from omnidraft.export.pipeline import export, find_checkpoint
 from omnidraft.export.recipes import Options
 from omnidraft.runtime.bundle import BUNDLE_FILE, Bundle
 from omnidraft.runtime.convert import source_sha256
 from omnidraft.runtime.errors import OmniDraftError
-from omnidraft.runtime.models import DEFAULT_DRAFTER, cache_folder, resolve_checkpoint
+from omnidraft.runtime.models import DEFAULT_DRAFTER, cache_folder
+from omnidraft.runtime.sources import Progress
 
-_GRAPHS = 2
+_GRAPHS = 3
 """Changes when the exported graphs do, so that bundles made before are not used."""
 
 
@@ -36,7 +37,7 @@ def learnable_drafter(name: str, *, progress: Progress = lambda step, fraction: 
                 "--lora-rank from 1."
             )
         return folder
-    source = resolve_checkpoint(name, progress=progress)
+    source = find_checkpoint(name, progress)
     kept = cache_folder() / "learnable"
     kept.mkdir(parents=True, exist_ok=True)
     output = kept / f"{source_sha256(source)[:16]}-{version('omnidraft')}-{_GRAPHS}"
@@ -45,6 +46,6 @@ def learnable_drafter(name: str, *, progress: Progress = lambda step, fraction: 
             progress("preparing the drafter to learn", None)
             # The built-in drafter's weights lie on a 4-bit grid; of another the export would have
             # to try which matrices bear 4 bits.
-            options = Options("int4" if name == DEFAULT_DRAFTER else "int8")
+            options = Options("int4" if name == DEFAULT_DRAFTER else "int8", trimmed=True)
             export(name, output, options=options, progress=progress)
     return output

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 import warnings
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 
@@ -26,10 +25,9 @@ from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniD
 from omnidraft.runtime.folders import whole_folder
 from omnidraft.runtime.manifest import describe_files
 from omnidraft.runtime.models import resolve_checkpoint
+from omnidraft.runtime.sources import Progress, hub_architecture, is_hub_id
 from omnidraft.runtime.tokenizer import Tokenizer, tokenizer_files
 
-Progress = Callable[[str, float | None], None]
-"""Called with what is being done and the fraction done, None where that is unknown."""
 # Tokens of a calibration text: recipes run whole texts in one pass.
 _LONGEST_TEXT = 1024
 # Where the float32 model gives its likeliest token less than this, on average, it has learned
@@ -72,9 +70,9 @@ def export(
 
     # First of all, so that a place that cannot be written is found before the work is done.
     with whole_folder(output) as folder:
-        source = _find(name, progress)
+        source = find_checkpoint(name, progress)
         checkpoint = open_checkpoint(source)
-        _check_llama(checkpoint.decoder, source)
+        _check_llama(checkpoint.decoder.architecture, source)
         files = tokenizer_files(source)
         tokenizer = Tokenizer(files)
         _check_vocabulary(checkpoint.decoder, tokenizer)
@@ -151,7 +149,14 @@ def _obstacle(output: Path) -> str:
     return f"holds a bundle and files that are not of it: {', '.join(others[:3])}{more}"
 
 
-def _find(name: str, progress: Progress) -> Path:
+def find_checkpoint(name: str, progress: Progress) -> Path:
+    """The checkpoint of a drafter to export, fetched if need be; a repository's if it is a Llama.
+
+    Raises:
+        ModelNotFoundError, DamagedFileError, OmniDraftError: see ``export``.
+    """
+    if is_hub_id(name):
+        _check_llama(hub_architecture(name, progress), name)
     try:
         return resolve_checkpoint(name, progress=progress)
     except ModelNotFoundError as error:
@@ -172,10 +177,10 @@ def _context(options: Options, recipe: Recipe, decoder: Decoder) -> int:
     return options.context or min(recipe.context or limit, limit)
 
 
-def _check_llama(decoder: Decoder, source: Path) -> None:
-    if decoder.architecture != "llama":
+def _check_llama(architecture: str, source: Path | str) -> None:
+    if architecture != "llama":
         raise OmniDraftError(
-            f"{source} is a {decoder.architecture} model; a drafter to export must be a Llama "
+            f"{source} is a {architecture} model; a drafter to export must be a Llama "
             "(model_type 'llama' in its config.json)."
         )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -95,8 +95,8 @@ def adapt(
     rank: Annotated[
         int | None, typer.Option(min=1, max=1024, help="Of the LoRA.", show_default="32")
     ] = None,
-    learning_rate: Annotated[float, typer.Option(min=0, help="AdamW's.")] = 3e-4,
-    interval: Annotated[int, typer.Option(min=1, help="Prompts for an update.")] = 8,
+    learning_rate: Annotated[float, typer.Option(min=0, help="AdamW's.")] = 1e-3,
+    interval: Annotated[int, typer.Option(min=1, help="Prompts for an update.")] = 4,
     learn_budget: Annotated[
         float,
         typer.Option(
@@ -242,18 +242,25 @@ class _Run:
     def _render(self) -> RenderableType:
         last, now = self.curve[-1], self._progress()
         table = Table(box=None, show_header=False, pad_edge=False)
+        columns: tuple[JustifyMethod, ...] = ("left", "right", "left", "left")
+        for column in columns:
+            table.add_column(justify=column, no_wrap=True)
         for name, key, form in (
             ("tokens a round", "block_efficiency", "{:.2f}"),
             ("accepted", "acceptance_rate", "{:.0%}"),
             ("tokens a second", "tokens_per_second", "{:.1f}"),
         ):
             values = [point[key] for point in self.curve]
-            table.add_row(name, form.format(last[key]), Text(_sparkline(values), "cyan"))
+            # The bars show differences only: how small these are, the range says.
+            span = f"{form.format(min(values))} … {form.format(max(values))}"
+            table.add_row(
+                name, form.format(last[key]), Text(_sparkline(values), "cyan"), Text(span, "dim")
+            )
         state = "stopped, nothing more to gain" if now.stopped else f"{now.updates} updates"
         return Group(
             Text(
-                f"{len(self.curve)}/{self.total} prompts, {state}, {now.promotions} in use, "
-                f"{now.rollbacks} rolled back",
+                f"{len(self.curve)}/{self.total} prompts, {state}, {now.promotions} came into use, "
+                f"{now.rollbacks} rolled back; means of {_SMOOTH}",
                 "bold",
             ),
             table,
@@ -282,7 +289,7 @@ def _measure(
         )
 
 
-def _sparkline(values: list[float], width: int = 60) -> str:
+def _sparkline(values: list[float], width: int = 40) -> str:
     """Bars from the smallest to the largest value, the newest at the right."""
     step = max(1, -(-len(values) // width))
     means = [
@@ -313,19 +320,35 @@ def _check_plotting(path: Path) -> None:
 def _draw(path: Path, run: _Run) -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 6), layout="constrained")
-    upper, lower = figure.subplots(2, sharex=True)
+    figure = Figure(figsize=(8, 8), layout="constrained")
+    panels = figure.subplots(3, sharex=True)
     prompts = range(1, len(run.curve) + 1)
-    upper.plot(prompts, [point["acceptance_rate"] for point in run.curve])
-    upper.set_ylabel("acceptance rate")
-    lower.plot(prompts, [point["block_efficiency"] for point in run.curve])
-    lower.set_ylabel("target tokens a round")
-    lower.set_xlabel(f"prompts (means of {_SMOOTH})")
-    for axes in (upper, lower):
+    updates = [
+        index + 1
+        for index in range(1, len(run.curve))
+        if run.curve[index]["promotions"] > run.curve[index - 1]["promotions"]
+    ]
+    for axes, (key, label) in zip(
+        panels,
+        (
+            ("acceptance_rate", "acceptance rate"),
+            ("block_efficiency", "target tokens a round"),
+            ("tokens_per_second", "tokens a second"),
+        ),
+        strict=True,
+    ):
+        axes.plot(prompts, [point[key] for point in run.curve], marker=".")
+        axes.set_ylabel(label)
+        # From 0: otherwise chance differences between prompts look like learning.
+        axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
-        for index in range(1, len(run.curve)):
-            if run.curve[index]["promotions"] > run.curve[index - 1]["promotions"]:
-                axes.axvline(index + 1, color="grey", linewidth=0.6)
+        for index, prompt in enumerate(updates):
+            name = None if index else "what was learned comes into use"
+            axes.axvline(prompt, color="grey", linewidth=0.8, label=name)
+    if updates:
+        panels[0].legend(loc="lower right")
+    panels[-1].xaxis.get_major_locator().set_params(integer=True)
+    panels[-1].set_xlabel(f"prompts (means of the last {_SMOOTH})")
     temporary = path.with_name(f".{path.name}.tmp")
     figure.savefig(temporary, format="png")
     temporary.replace(path)

@@ -11,7 +11,9 @@ A round shows the target's distribution after each token that was proposed, also
 it then rejected: what the drafter did there is on its own policy, and carries loss as well. So a
 prompt is kept as one sequence of draft tokens, and beside it the end of each round's draft where
 that left the sequence. Of a distribution only those direct tokens are kept that the
-target or the drafter finds likeliest; what they lack is one further outcome of the loss.
+target or the drafter finds likeliest; what they lack is one further outcome of the loss. After the
+end of a draft that was rejected there is nothing to learn: neither model chose a token there, and
+what the drafter finds likely, by which a reverse divergence stands, was not computed.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from omnidraft.runtime.training_step import MASKED, TrainingBatch
 LossName = Literal["hybrid", "dm", "ngram", "kl", "alm"]
 LOSSES: Final[tuple[LossName, ...]] = get_args(LossName)
 DEFAULT_MAX_BYTES: Final = 64_000_000
-DEFAULT_KEPT: Final = 32
+DEFAULT_KEPT: Final = 64
 """Tokens of a distribution: see benchmarks/README.md for the reduction's error."""
 # Context that a row sees at most. Long prompts would otherwise cost memory with their square.
 WINDOW: Final = 512
@@ -110,7 +112,7 @@ class Objective:
 
 @dataclass
 class ObservedRound:
-    """One round. Rows: after 0 … m of the proposed tokens, m + 1 of them.
+    """One round. Rows: after 0 … m of the m proposed tokens; after the last only if all stood.
 
     Attributes:
         begin: draft tokens of the sequence before the draft.
@@ -119,8 +121,8 @@ class ObservedRound:
         tail: int32, the draft tokens of the others.
         log_p: float32 [m] the target's log-probability of each proposed token.
         last: the token that ended the round; ``last_log_p`` its log-probability.
-        log_mass: float32 [m + 1] log of the target's mass on direct tokens.
-        ends: int32 [m + 1] where each row's part of ``ids`` and ``ids_log_p`` ends.
+        log_mass: float32 [rows] log of the target's mass on direct tokens.
+        ends: int32 [rows] where each row's part of ``ids`` and ``ids_log_p`` ends.
         ids: int32, draft tokens, and ``ids_log_p`` float32, the target's log-probabilities.
         end: draft tokens of the sequence after ``last``; −1 where that was not seen any more.
         lessons: for the acceptance head, where one is to learn.
@@ -174,7 +176,7 @@ class AdaptationBuffer:
 
     Args:
         kept: of each distribution, so many tokens that are the target's likeliest and so many that
-            are the drafter's.
+            are the drafter's; from the number of direct tokens on, all of them.
         head: keep what an acceptance head learns from, too.
     """
 
@@ -193,6 +195,11 @@ class AdaptationBuffer:
         self.prompts: deque[ObservedPrompt] = deque()
         self.nbytes = 0
         self._open: ObservedPrompt | None = None
+        # Masks of direct tokens: cheaper in every round than gathering these.
+        self._place = np.full(len(mapping.plain), -1, np.int64)
+        self._place[mapping.targets] = np.arange(len(mapping.targets))
+        self._direct = (self._place >= 0).astype(np.float32)
+        self._indirect = np.where(mapping.place < 0, np.float32(-np.inf), np.float32(0))
         self._scratch = np.empty(0, np.float32)
         self._dropped = 0  # tokens of the open prompt's context that are not kept
         self._seen = 0  # length of its context at the last round
@@ -244,20 +251,25 @@ class AdaptationBuffer:
         begins = np.cumsum((0, *counts))
         log_p, log_mass, ids, ids_log_p = [], [], [], []
         last_log_p = 0.0
-        for i, logits in enumerate(shown.logits):
+        rows = len(proposed) + 1
+        if verdict.accepted < len(proposed) and begins[-1] >= len(shown.draft_logits):
+            rows -= 1
+        for i, logits in enumerate(shown.logits[:rows]):
             largest = logits.max()
             if len(self._scratch) != len(logits):
                 self._scratch = np.empty_like(logits)
             weights = np.exp(np.subtract(logits, largest, out=self._scratch), out=self._scratch)
             log_z = largest + np.log(weights.sum())
-            direct = weights.take(self.mapping.targets)
-            log_mass.append(np.log(direct.sum() + _TINY) + largest - log_z)
-            places = self._likeliest(direct, direct.max() * _NEGLIGIBLE)
+            weights *= self._direct
+            log_mass.append(np.log(weights.sum() + _TINY) + largest - log_z)
+            places = self._place[self._likeliest(weights, weights.max() * _NEGLIGIBLE)]
             # A reverse divergence is made where q is large, which p need not be.
             if begins[i] < len(shown.draft_logits):
-                draft_logits = shown.draft_logits[begins[i]].take(self.mapping.drafts)
+                draft_logits = shown.draft_logits[begins[i]] + self._indirect
                 likely = self._likeliest(draft_logits, draft_logits.max() + _LOG_NEGLIGIBLE)
-                places = np.union1d(places, likely)
+                places = np.union1d(places, self.mapping.place[likely])
+            if self.kept >= len(self.mapping.drafts):
+                places = np.arange(len(self.mapping.drafts))
             ids.append(self.mapping.drafts[places])
             ids_log_p.append(logits[self.mapping.targets[places]] - log_z)
             if i < len(proposed):
@@ -454,7 +466,7 @@ class _Builder:
 
         k = seen.begin
         begins = [0, *seen.ends.tolist()]
-        for j in range(len(seen.counts) + 1):
+        for j in range(len(seen.ends)):
             row = self._row(on_draft(k))
             low, high = begins[j], begins[j + 1]
             if loss in ("hybrid", "dm"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -194,30 +195,7 @@ class Bundle(_Part):
         path = folder / BUNDLE_FILE
         if not path.is_file():
             raise ModelNotFoundError(f"{folder} is no bundle: it has no {BUNDLE_FILE}.")
-        try:
-            values: Any = json.loads(path.read_text("utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise DamagedFileError(f"{path} is not JSON: {error}. Export it again.") from error
-        version = values.get("schema_version") if isinstance(values, dict) else None
-        if version != SCHEMA_VERSION:
-            raise DamagedFileError(
-                f"{path} has schema version {version}, this program reads {SCHEMA_VERSION}. "
-                "Update omnidraft if the bundle is newer, export it again if it is older."
-            )
-        digest = values.pop("digest", None)
-        try:
-            bundle = cls.model_validate(values)
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"])
-            raise DamagedFileError(
-                f"{path} is damaged: {place}: {first['msg']}. Export it again."
-            ) from error
-        if digest != _digest(values):
-            raise DamagedFileError(
-                f"{path} was edited since it was written (its digest differs). Export it again."
-            )
-        return bundle
+        return _parse(path.read_bytes(), path)
 
     def _check_files(self, folder: Path, checksums: bool) -> None:
         for name, entry in self.files.items():
@@ -238,6 +216,35 @@ class Bundle(_Part):
                 f"{folder / BUNDLE_FILE} names graphs that it lists no checksum for: "
                 f"{', '.join(sorted(unlisted))}. Export the bundle again."
             )
+
+
+# Opening a model asks for its engine first, then for all the rest.
+@lru_cache(maxsize=1)
+def _parse(content: bytes, path: Path) -> Bundle:
+    try:
+        values: Any = json.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        raise DamagedFileError(f"{path} is not JSON: {error}. Export it again.") from error
+    version = values.get("schema_version") if isinstance(values, dict) else None
+    if version != SCHEMA_VERSION:
+        raise DamagedFileError(
+            f"{path} has schema version {version}, this program reads {SCHEMA_VERSION}. "
+            "Update omnidraft if the bundle is newer, export it again if it is older."
+        )
+    digest = values.pop("digest", None)
+    try:
+        bundle = Bundle.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise DamagedFileError(
+            f"{path} is damaged: {place}: {first['msg']}. Export it again."
+        ) from error
+    if digest != _digest(values):
+        raise DamagedFileError(
+            f"{path} was edited since it was written (its digest differs). Export it again."
+        )
+    return bundle
 
 
 def _digest(values: dict[str, Any]) -> str:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import errno
+import glob
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from omnidraft.runtime.errors import OmniDraftError
 
 # The last is what a limit on the size of files gives.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# In every scratch folder, and locked while its process lives.
+_LOCK = "omnidraft.lock"
+# What was at the output, while something takes its place.
+_OLD = "old"
 
 
 @contextmanager
@@ -20,27 +27,28 @@ def whole_folder(output: Path) -> Iterator[Path]:
     """A temporary folder beside ``output`` that takes its place when the block ends well.
 
     It is removed on any failure, a KeyboardInterrupt included, and so are parent folders that were
-    made for it; what was at ``output`` stays then.
+    made for it; what was at ``output`` stays then. What a killed process left is removed the next
+    time that ``output`` is written.
 
     Raises:
         OmniDraftError: the folder cannot be made or put in place, or the disk is full.
     """
     made: list[Path] = []
-    scratch = None
     try:
-        try:
-            made += [parent for parent in output.parents if not parent.exists()]
-            output.parent.mkdir(parents=True, exist_ok=True)
-            scratch = Path(tempfile.mkdtemp(prefix=f".{output.name}-", dir=output.parent))
-            # mkdtemp makes folders that only their owner may read.
-            new = scratch / "new"
-            new.mkdir()
-        except OSError as error:
-            raise OmniDraftError(
-                f"No folder can be made in {output.parent}: {error.strerror}. Choose another."
-            ) from error
-        yield new
-        _replace(new, output, scratch / "old")
+        with ExitStack() as stack:
+            try:
+                made += [parent for parent in output.parents if not parent.exists()]
+                output.parent.mkdir(parents=True, exist_ok=True)
+                scratch = stack.enter_context(scratch_folder(output))
+                # The scratch folder is one that only its owner may read.
+                new = scratch / "new"
+                new.mkdir()
+            except OSError as error:
+                raise OmniDraftError(
+                    f"No folder can be made in {output.parent}: {error.strerror}. Choose another."
+                ) from error
+            yield new
+            _replace(new, output, scratch / _OLD)
     except Exception as error:
         if is_disk_full(error):
             raise OmniDraftError(
@@ -48,11 +56,56 @@ def whole_folder(output: Path) -> Iterator[Path]:
             ) from error
         raise
     finally:
-        if scratch is not None:
-            shutil.rmtree(scratch, ignore_errors=True)
         for parent in made:
             with suppress(OSError):
                 parent.rmdir()  # only if nothing is in it
+
+
+@contextmanager
+def scratch_folder(output: Path) -> Iterator[Path]:
+    """A temporary folder beside ``output``, whose folder exists; removed when the block ends.
+
+    Those that killed processes left for the same ``output`` are removed first.
+    """
+    _sweep(output)
+    scratch = lock = None
+    try:
+        while lock is None:
+            scratch = Path(tempfile.mkdtemp(prefix=f".{output.name}-", dir=output.parent))
+            lock = _locked(scratch)
+        assert scratch is not None
+        yield scratch
+    finally:
+        if lock is not None:
+            lock.release()
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _locked(scratch: Path) -> FileLock | None:
+    """The lock of a new scratch folder, or None if a sweep took the folder before it was held."""
+    lock = FileLock(scratch / _LOCK)
+    with suppress(Timeout):
+        lock.acquire(timeout=0)
+        if (scratch / _LOCK).exists():
+            return lock
+        lock.release()
+    return None
+
+
+def _sweep(output: Path) -> None:
+    """Remove scratch folders whose process is dead: nobody holds their lock.
+
+    What was at ``output`` is put back if its process was killed before the new took its place.
+    """
+    # mkdtemp ends names with eight characters: ``out-2`` must not be taken for ``out``.
+    pattern = f".{glob.escape(output.name)}-{'?' * 8}/{_LOCK}"
+    for path in output.parent.glob(pattern):
+        # Whoever may not remove it, or holds the lock, leaves it.
+        with suppress(OSError), FileLock(path, timeout=0):
+            if (old := path.with_name(_OLD)).exists() and not output.exists():
+                old.rename(output)
+            shutil.rmtree(path.parent, ignore_errors=True)
 
 
 def is_disk_full(error: Exception) -> bool:

@@ -112,7 +112,8 @@ class Learner:
             head = _head_trainer(learning, adapter, drafter)
             self.buffer = AdaptationBuffer(mapping, head=head is not None)
             self.trainer = OnlineTrainer(
-                TrainingStep(drafter.path),
+                # Beside answers on the trainer's thread alone, whose priority is low.
+                TrainingStep(drafter.path, threads=1 if choice.background else 2),
                 mapping,
                 _with_rank(learning, adapter, choice.name),
                 lora=dict(adapter.lora),

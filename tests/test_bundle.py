@@ -53,6 +53,7 @@ def test_what_is_saved_is_loaded(folder: Path) -> None:
     bundle.save(folder)
     assert Bundle.load(folder) == bundle
     assert engine_of(folder) == "onnx"
+    assert Bundle.read(folder) is Bundle.read(folder)  # an unchanged manifest is parsed once
 
 
 @pytest.mark.parametrize("version", [2, 99, 0, None, "1"])

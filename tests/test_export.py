@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hub import stand_in_hub
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from tiny import byte_level_tokenizer, sentencepiece_tokenizer, write_drafter, w
 
 from omnidraft.export.calibration import calibration_texts, held_texts
 from omnidraft.export.gptq import quantize_blocks4_gptq
+from omnidraft.export.learnable import learnable_drafter
 from omnidraft.export.parity import Reference, make_reference, measure_parity, verify
 from omnidraft.export.pipeline import export
 from omnidraft.export.recipes import Options, find_recipe
@@ -40,6 +42,7 @@ from omnidraft.runtime.errors import (
 )
 from omnidraft.runtime.model import CausalModel
 from omnidraft.runtime.tokenizer import tokenizer_files
+from omnidraft.runtime.training_step import TrainingStep
 
 RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(3, 400, 120)
@@ -487,6 +490,43 @@ def test_refusals(checkpoint: Path, tmp_path: Path) -> None:
     refused("damaged")
 
 
+@pytest.mark.parametrize(
+    ("config", "match"),
+    [
+        ({"model_type": "qwen2"}, "someone/model@main is a qwen2 model; .* must be a Llama"),
+        ({"model_type": "gpt2"}, "is a gpt2 model; .* must be a Llama"),
+        ({}, "names no model_type"),
+        ([], "names no model_type"),
+        (None, "no config.json"),
+    ],
+)
+def test_a_repository_is_refused_before_its_weights_are_fetched(
+    config: object, match: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_config(folder: Path) -> None:
+        if config is not None:
+            (folder / "config.json").write_text(json.dumps(config))
+
+    monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path / "cache"))
+    downloads = stand_in_hub(monkeypatch, write_config)
+    for make in (export, lambda name, _: learnable_drafter(name)):
+        with pytest.raises(OmniDraftError, match=match):
+            make("someone/model@main", tmp_path / "out")
+    assert downloads == [["config.json"]] * 2 and list(tmp_path.iterdir()) == []
+
+
+def test_a_llama_is_exported_from_the_hub(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path / "cache"))
+    downloads = stand_in_hub(
+        monkeypatch, lambda folder: shutil.copytree(checkpoint, folder, dirs_exist_ok=True)
+    )
+    bundle = export("someone/tiny", tmp_path / "out", options=Options("none", train_step=False))
+    assert bundle.name == "someone/tiny" and bundle == Bundle.load(tmp_path / "out")
+    assert len(downloads) == 2 and "*.safetensors" in downloads[1]
+
+
 def test_other_peoples_files_are_left_alone(checkpoint: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
@@ -608,6 +648,27 @@ def test_a_folder_that_is_no_checkpoint(bundles: dict[str, Path], tmp_path: Path
         with pytest.raises(ModelNotFoundError, match="no checkpoint") as caught:
             export(str(name), tmp_path / "out")
         assert "ONNX" not in str(caught.value)
+
+
+def test_a_bundle_of_links(checkpoint: Path, tmp_path: Path) -> None:
+    """As in the hub's cache all files lie in one other folder; or each lies in its own."""
+    source = tmp_path / "bundle"
+    export(str(checkpoint), source, options=Options("int8", lora_rank=4))
+    for layout in ("hub", "scattered"):
+        (tmp_path / layout).mkdir()
+        for number, path in enumerate(sorted(source.iterdir())):
+            blob = tmp_path / "blobs" / ("" if layout == "hub" else str(number)) / f"b{number}"
+            blob.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, blob)
+            (tmp_path / layout / path.name).symlink_to(Path("..") / blob.relative_to(tmp_path))
+    hub, scattered = tmp_path / "hub", tmp_path / "scattered"
+    assert np.array_equal(logits(open_engine(hub)), logits(open_engine(source)))
+    assert TrainingStep(hub).vocab_size == TrainingStep(source).vocab_size
+    assert verify(Bundle.load(hub), hub, 1).ok
+    assert Bundle.load(scattered) == Bundle.load(source)
+    for opens in (TrainingStep, OnnxModel):
+        with pytest.raises(OmniDraftError, match=f"link.*cp -rL {scattered}"):
+            opens(scattered)
 
 
 def test_all_files_have_the_same_mode(checkpoint: Path, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +87,19 @@ def test_passes_of_any_length_and_cutting_back(source: Path, bundle: Path) -> No
     assert model.length == CONTEXT
     with pytest.raises(ValueError, match="truncate"):
         model.truncate(CONTEXT + 1)
+
+
+def test_the_compiler_is_not_imported_to_run(bundle: Path) -> None:
+    """It takes several seconds, and torch alone two."""
+    code = """
+import sys
+from pathlib import Path
+from omnidraft.runtime.engines import open_engine
+assert open_engine(Path(sys.argv[1])).forward([1, 2, 3]).shape[0] == 3
+print(*(name for name in ("executorch.exir", "torchao", "torch._dynamo") if name in sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(bundle)], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.strip() == "", done.stdout + done.stderr
 
 
 def test_adapters_switch_at_run_time(source: Path, bundle: Path) -> None:

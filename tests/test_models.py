@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from filelock import FileLock
+from hub import stand_in_hub
 from tiny import write_target
 
 from omnidraft.runtime import models, sources
@@ -255,25 +256,8 @@ def test_failing_downloads_leave_nothing(
     check(ModelNotFoundError, "pip is needed")
 
 
-def _hub(monkeypatch: pytest.MonkeyPatch, effect: Callable[[Path], object]) -> None:
-    """Replace the hub by one whose download is ``effect``."""
-    import huggingface_hub
-
-    def snapshot_download(**options: Any) -> str:
-        if options.get("local_files_only"):
-            raise FileNotFoundError("not cached")
-        effect(Path(options["local_dir"]))
-        return str(options["local_dir"])
-
-    def model_info(self: object, name: str, *, revision: str | None, timeout: float) -> None:
-        assert timeout <= 30
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
-
-
 def test_a_hub_model_is_fetched_and_converted(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _hub(monkeypatch, write_target)
+    stand_in_hub(monkeypatch, write_target)
     path = models.resolve("someone/tiny")
     assert path.name == "someone--tiny-8bit"
     assert models.load_model("someone/tiny").name == "someone/tiny"
@@ -293,7 +277,7 @@ def test_hub_failures_are_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (full, "full"),
         (Path.mkdir, "no safetensors"),
     ):
-        _hub(monkeypatch, effect)
+        stand_in_hub(monkeypatch, effect)
         with pytest.raises(OmniDraftError, match=match):
             fetch_hub("someone/tiny", tmp_path / "download", ignore)
 

@@ -222,7 +222,7 @@ def _draw(path: Path, plot: Plot) -> None:
         if bars:
             width = 0.8 / len(plot.lines)
             axes.bar([i + index * width for i in range(len(xs))], ys, width, label=name)
-            axes.set_xticks([i + 0.4 - width / 2 for i in range(len(xs))], xs)
+            axes.set_xticks([i + 0.4 - width / 2 for i in range(len(xs))], xs, rotation=15)
         else:
             axes.plot(xs, ys, marker="o" if len(xs) < 40 else None, label=name)
     for mark in plot.marks:
@@ -230,7 +230,8 @@ def _draw(path: Path, plot: Plot) -> None:
     axes.set_xlabel(plot.x_label)
     axes.set_ylabel(plot.y_label)
     axes.grid(alpha=0.3)
-    axes.legend(loc="lower right")
+    if len(plot.lines) > 1:
+        axes.legend(loc="best")
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         figure.savefig(temporary, format="png", dpi=120)

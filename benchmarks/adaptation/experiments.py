@@ -483,7 +483,7 @@ def _cache(plan: Plan) -> Iterator[Result]:
     ]
     result = Result(
         {"points": [], "paper": papers},
-        ("", "n-grams", "bytes", "B each", "hits", "merged", "tok/round"),
+        ("", "n-grams", "bytes", "B each", "hit rate", "merged", "tok/round"),
         plot=Plot("prompts seen", "n-grams"),
     )
     result.rows = [

@@ -35,13 +35,15 @@ class ExecuTorchModel:
     def __init__(self, folder: Path, *, threads: int = 2) -> None:
         self.bundle = Bundle.load(folder)
         graph = self.bundle.decoders[0]
-        self._torch, runtime = _load_runtime(threads)
+        self._torch, bindings = _load_runtime(threads)
         path = folder / graph.file
         try:
             # The program owns what the method works on.
-            self._program = runtime.load_program(path)
+            self._program = bindings._load_program(
+                str(path), program_verification=bindings.Verification.InternalConsistency
+            )
             self._method = self._program.load_method(METHOD)
-            meta = self._method.metadata
+            meta = self._method.method_meta()
             sizes = [meta.input_tensor_meta(i).sizes() for i in range(meta.num_inputs())]
         except RuntimeError as error:
             raise DamagedFileError(
@@ -131,23 +133,26 @@ class ExecuTorchModel:
         later = np.arange(length) > positions[:, None]
         mask = np.where(later, np.float32("-inf"), np.float32(0))
         inputs = map(self._torch.from_numpy, (ids, positions, mask))
-        outputs = self._method.execute([*inputs, *self._lora])
+        outputs = self._method([*inputs, *self._lora])
         logits: NDArray[np.float32] = outputs[0].numpy()[0, :count]
         return logits
 
 
 def _load_runtime(threads: int) -> tuple[Any, Any]:
-    """torch and ExecuTorch's runtime, with the kernels that quantized embeddings need."""
+    """torch and ExecuTorch's bindings, with the kernels that quantized embeddings need.
+
+    The bindings' private module: the public ones around it, executorch.runtime among them, import
+    ExecuTorch's compiler too, for the class of a warning. That takes longer than all else here.
+    """
     try:
         import executorch.kernels.quantized  # noqa: F401  (registers kernels)
-        import torch
-        from executorch.extension.pybindings import portable_lib
-        from executorch.runtime import Runtime
+        import torch  # before the bindings, which are linked with it
+        from executorch.extension.pybindings import _C as bindings  # noqa: N811
     except ImportError as error:
         raise MissingDependencyError(
             f"ExecuTorch's Python runtime is not installed ({error.name or error} is missing): "
             "pip install 'omnidraft[executorch]'."
         ) from error
-    if portable_lib._threadpool_get_thread_count() != threads:
-        portable_lib._unsafe_reset_threadpool(threads)
-    return torch, Runtime.get()
+    if bindings._threadpool_get_thread_count() != threads:
+        bindings._unsafe_reset_threadpool(threads)
+    return torch, bindings

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
 from omnidraft.runtime.model import check_pass, check_truncation
+from omnidraft.runtime.onnx_session import cpu_session
 
 # optimum's and transformers.js's names, the exact ones before the quantized ones.
 _DECODER_FILES = (
@@ -69,6 +70,7 @@ class ExternalOnnxModel:
     Raises:
         ModelNotFoundError: no decoder there.
         DamagedFileError: ONNX Runtime refuses the graph, or it has other inputs.
+        OmniDraftError: see ``cpu_session``.
     """
 
     def __init__(self, path: Path, *, threads: int = 2, max_length: int | None = None) -> None:
@@ -210,10 +212,7 @@ def _open_session(graph: Path, threads: int) -> ort.InferenceSession:
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    try:
-        return ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # ONNX Runtime's errors share no narrower base class
-        raise DamagedFileError(f"{graph} cannot be loaded: {error}") from error
+    return cpu_session(graph, options)
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from omnidraft.runtime.adapters import LoraWeights, complete_adapter, sizes_beside_rank
-from omnidraft.runtime.errors import DamagedFileError
 from omnidraft.runtime.manifest import BUNDLE_FILE, Manifest
 from omnidraft.runtime.model import check_pass, check_truncation
+from omnidraft.runtime.onnx_session import cpu_session
 
 GRAPH_FILE = "model.onnx"
 # The graph sees a prefix of the cache, of this granularity: see convert/graph.py.
@@ -40,6 +40,7 @@ class OnnxModel:
         ModelNotFoundError: the folder holds no converted model.
         DamagedFileError: a file is missing, of another size, or refused by ONNX Runtime; in a
             bundle also: fails its checksum.
+        OmniDraftError: see ``cpu_session``.
     """
 
     def __init__(
@@ -65,12 +66,7 @@ class OnnxModel:
         options.log_severity_level = 3
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
         options.add_session_config_entry("session.force_spinning_stop", "1")
-        try:
-            self._session = ort.InferenceSession(
-                str(graph), options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # ONNX Runtime's errors share no narrower base class.
-            raise DamagedFileError(f"{graph} cannot be loaded: {error}") from error
+        self._session = cpu_session(graph, options)
         self._binding = self._session.io_binding()
 
         inputs = {value.name: value.shape for value in self._session.get_inputs()}
