@@ -71,8 +71,8 @@ def adapt(
         str, typer.Option(help="Drafter: 'default' is the built-in one.")
     ] = DEFAULT_DRAFTER,
     loss: Annotated[
-        Literal["hybrid", "dm", "ngram", "kl", "alm"], typer.Option(help="What is minimised.")
-    ] = "hybrid",
+        Literal["ce", "hybrid", "dm", "ngram", "kl", "alm"], typer.Option(help="What is minimised.")
+    ] = "ce",
     head: Annotated[
         Literal["none", "joint", "interleaved"] | None,
         typer.Option(

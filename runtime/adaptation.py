@@ -34,7 +34,7 @@ from omnidraft.runtime.acceptance import Lessons
 from omnidraft.runtime.decoder import Round
 from omnidraft.runtime.training_step import MASKED, TrainingBatch
 
-LossName = Literal["hybrid", "dm", "ngram", "kl", "alm"]
+LossName = Literal["ce", "hybrid", "dm", "ngram", "kl", "alm"]
 LOSSES: Final[tuple[LossName, ...]] = get_args(LossName)
 DEFAULT_MAX_BYTES: Final = 64_000_000
 DEFAULT_KEPT: Final = 64
@@ -91,6 +91,8 @@ def direct_mapping(pair: VocabularyPair, plain: Sequence[bool], draft_vocab: int
 class Objective:
     """What is minimised.
 
+    - ``ce``: −log q of every draft token of the answer, the cross-entropy with what the target
+      said: under greedy decoding the forward KL to its distribution;
     - ``hybrid``: ``dm`` + λ · ``ngram`` (OmniDraft, arXiv 2507.02659);
     - ``dm``: D(q' ‖ p'), both renormalised over direct tokens, at every token boundary, times the
       mass that p has there: where the target wants an n-gram, direct tokens learn nothing;
@@ -104,7 +106,7 @@ class Objective:
         temperature: ALM's τ.
     """
 
-    loss: LossName = "hybrid"
+    loss: LossName = "ce"
     ngram_weight: float = 0.2
     weighting: Literal["fixed", "target"] = "fixed"
     temperature: float = 100.0
@@ -454,7 +456,7 @@ class _Builder:
             """Label a target token's draft tokens, of which ``row`` predicts the first."""
             place = on_answer if answer else on_draft
             weight = 0.0
-            if loss in ("hybrid", "ngram"):
+            if loss in ("ce", "hybrid", "ngram"):
                 weight = self.objective.ngram_weight if loss == "hybrid" else 1.0
                 weight *= float(np.exp(log_p)) if weighted else 1.0
             rows = [row, *(self._row(place(at + i)) for i in range(1, len(drafts)))]
@@ -466,7 +468,9 @@ class _Builder:
 
         k = seen.begin
         begins = [0, *seen.ends.tolist()]
-        for j in range(len(seen.ends)):
+        # The answer alone carries cross-entropy; all else the drafter's own policy, too.
+        rows = len(seen.ends) if loss != "ce" else min(len(seen.ends), seen.accepted + 1)
+        for j in range(rows):
             row = self._row(on_draft(k))
             low, high = begins[j], begins[j + 1]
             if loss in ("hybrid", "dm"):
@@ -489,7 +493,8 @@ class _Builder:
                     j < seen.accepted or bool(self.mapping.ngram[seen.last])
                 )
                 known = j < seen.accepted or bool(self.mapping.plain[seen.last])
-                if drafts and loss != "dm" and (token_is_ngram or (loss == "alm" and known)):
+                whole = loss in ("ce", "alm") and known
+                if drafts and loss != "dm" and (token_is_ngram or whole):
                     log_p = float(seen.log_p[j]) if j < seen.accepted else seen.last_log_p
                     spell(row, k, drafts, log_p, True)
                     labelled = True

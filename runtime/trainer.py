@@ -48,9 +48,13 @@ Weights = dict[str, NDArray[np.float32]]
 HeadState = tuple[dict[str, NDArray[np.float32]], dict[str, NDArray[Any]], HeadProgress]
 _Result = TypeVar("_Result")
 
-# A difference counts when it is so many times its standard error. Going back needs less.
+# A difference counts when it is so many times its standard error, over so many prompts at least:
+# the first steps of an optimizer may go astray, and two bad prompts in a row are nothing unusual.
 TRUST: Final = 2.0
-DISTRUST: Final = 1.0
+DISTRUST: Final = 2.0
+FEWEST: Final = 8
+# What a prompt's gain still counts after another: a candidate is not what it was 20 prompts ago.
+FORGETTING: Final = 0.95
 PATIENCE: Final = 64
 """Prompts after which a candidate that is still not better is given up."""
 MAX_FAILURES: Final = 3
@@ -95,27 +99,29 @@ class Trial:
     Attributes:
         prompts: how many answers.
         gain: draft tokens that only the candidate predicts minus those that only the trusted
-            weights do.
-        squares: sum of the squares of each prompt's gain: the variance of ``gain`` if there were no
-            difference.
+            weights do, the recent ones counting more (``FORGETTING``).
+        squares: the variance of ``gain`` if there were no difference: likewise the sum of the
+            squares of each prompt's gain.
     """
 
     prompts: int = 0
-    gain: int = 0
-    squares: int = 0
+    gain: float = 0
+    squares: float = 0
 
     def add(self, gain: int) -> None:
         self.prompts += 1
-        self.gain += gain
-        self.squares += gain * gain
+        self.gain = FORGETTING * self.gain + gain
+        self.squares = FORGETTING**2 * self.squares + gain * gain
 
     @property
     def better(self) -> bool:
-        return self.gain > TRUST * math.sqrt(self.squares)
+        return self.prompts >= FEWEST and self.gain > TRUST * math.sqrt(self.squares)
 
     @property
     def worse(self) -> bool:
-        return self.gain < -DISTRUST * math.sqrt(self.squares) or self.prompts >= PATIENCE
+        if self.prompts >= PATIENCE:
+            return True
+        return self.prompts >= FEWEST and self.gain < -DISTRUST * math.sqrt(self.squares)
 
 
 @dataclass
@@ -141,7 +147,7 @@ class Progress:
     pending: int = 0
     rows: float = 0.0
     steps: int = 0
-    trial: list[int] = field(default_factory=lambda: [0, 0, 0])
+    trial: list[float] = field(default_factory=lambda: [0, 0, 0])
     stopped: bool = False
     level: float = 0.0
     recent: list[float] = field(default_factory=list)
@@ -181,7 +187,7 @@ class OnlineTrainer:
         self._candidate = _copy(self._trusted)
         self._optimizer = AdamW(self._candidate, options.learning_rate)
         self._gradients = {name: np.zeros_like(w) for name, w in self._trusted.items()}
-        self._trial = Trial(*self.progress.trial)
+        self._trial = Trial(int(self.progress.trial[0]), *self.progress.trial[1:])
         if state:
             self._restore(state)
         self._head = head

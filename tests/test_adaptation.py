@@ -183,6 +183,31 @@ def test_ngrams_are_labelled_as_the_target_spelled_them(loss: str) -> None:
     assert labelled > 20
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_cross_entropy_is_with_every_token_of_the_answer(seed: int) -> None:
+    _, buffer = observed(seed)
+    for prompt in buffer.prompts:
+        labelled = []
+        for batch in batches([prompt], Objective("ce"), buffer.mapping):
+            training = batch.training
+            assert not training.direct_weight.any() and not len(training.chunks)
+            for row, label, weight in zip(
+                training.rows, training.label, training.label_weight, strict=True
+            ):
+                assert weight in (0, 1)
+                if weight:
+                    visible = np.flatnonzero(training.mask[row] == 0)
+                    context = training.tokens[visible].tolist()
+                    assert [*context, label] == list(prompt.tokens[: len(context) + 1])
+                    labelled.append(len(context))
+        # Once each, from the answer's first token to the last that was seen to end.
+        begin, end = prompt.rounds[0].begin, max(r.end for r in prompt.rounds)
+        special = sum(not buffer.mapping.plain[r.last] for r in prompt.rounds)
+        assert len(set(labelled)) == len(labelled)
+        assert set(labelled) <= set(range(begin, end))
+        assert len(labelled) >= end - begin - special
+
+
 @settings(max_examples=15, deadline=None)
 @given(limit=st.integers(3_000, 60_000), prompts=st.integers(1, 6))
 def test_the_buffer_keeps_its_bound_and_the_newest(limit: int, prompts: int) -> None:
@@ -376,7 +401,8 @@ def test_an_update_that_does_harm_is_rolled_back(world: World) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TrainingStep, "best", good)
-        for prompt in PROMPTS[4:8]:
+        patch.setattr(trainer_module, "FEWEST", 2)
+        for prompt in PROMPTS[4:12]:
             session.generate(prompt, OPTIONS)
     assert trainer.progress.rollbacks >= 1
     assert trainer.progress.promotions == 0

@@ -269,13 +269,13 @@ def test_every_experiment_writes_its_report(
     if experiment == "ablation":
         variants = {each["variant"]: each for each in report["variants"]}
         assert list(variants)[:3] == ["no cache", "cache", "L_DM"]
-        assert len(variants) == 6
+        assert len(variants) == 7
         assert variants["no cache"]["gain"] == 1.0
         assert variants["no cache"]["ngrams"]["entries"] == 0
         assert variants["L_DM"]["before"] == variants["no cache"]["before"]
         assert variants["cache"]["ngrams"]["entries"] > 0
         learned = [each for each in variants.values() if each["loss"]]
-        assert [each["updates"] for each in learned] == [2] * 4
+        assert [each["updates"] for each in learned] == [2] * 5
         assert report["test"] == ["math-12.jsonl", 3]
         hybrid, alone = variants["hybrid + cache"]["after"], variants["L_DM"]["after"]
         assert report["hybrid_over"]["L_DM"]["gain"] == pytest.approx(

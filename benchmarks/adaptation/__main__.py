@@ -61,7 +61,7 @@ def main(
         int | None, typer.Option(min=1, help="prompts of the stream; of a phase, for a drift")
     ] = None,
     test_limit: Annotated[int | None, typer.Option(min=1)] = None,
-    loss: Annotated[LossName, typer.Option(help="where an experiment has one")] = "hybrid",
+    loss: Annotated[LossName, typer.Option(help="where an experiment has one")] = "ce",
     rank: Annotated[
         list[int] | None, typer.Option(min=1, max=1024, show_default="32; ranks: 8 16 32 64")
     ] = None,

@@ -52,6 +52,7 @@ _ABLATION: Final[tuple[tuple[str, LossName | None, bool], ...]] = (
     ("L_DM + cache", "dm", True),
     ("hybrid + cache", "hybrid", True),
     ("ALM + cache", "alm", True),
+    ("cross-entropy + cache", "ce", True),
 )
 
 
