@@ -267,4 +267,6 @@ def _identity(model: LoadedModel) -> list[str]:
     path = model.path.resolve()
     files = sorted(path.glob("*")) if path.is_dir() else [path]
     states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return [str(path), repr(states), str(model.engine), str(model.threads)]
+    # A profiler's: the times of a simulated device.
+    simulated = map(str, getattr(model.model, "latencies", ()))
+    return [str(path), repr(states), str(model.engine), str(model.threads), *simulated]

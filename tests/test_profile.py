@@ -22,9 +22,11 @@ from pydantic import ValidationError
 from tiny import write_drafter, write_target
 from toy import ToyModel, toy_pair
 
+from omnidraft.runtime.cost import load_costs
 from omnidraft.runtime.decoder import SpeculativeDecoder
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
 from omnidraft.runtime.model import CausalModel
+from omnidraft.runtime.models import LoadedModel
 from omnidraft.runtime.profiling.devices import (
     DeviceProfile,
     PassLatency,
@@ -306,6 +308,26 @@ def test_a_device_may_hold_shorter_sequences() -> None:
     with pytest.raises(ContextOverflowError, match="exceed the context of 4"):
         model.forward([1, 2])
     assert model.length == 3
+
+
+def test_costs_of_a_simulated_drafter_are_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are kept beside this machine's, and neither takes the other's place."""
+    monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path))
+    (tmp_path / "model").mkdir()
+
+    def steps(model: CausalModel) -> float:
+        target, drafter = (
+            LoadedModel("toy", tmp_path / "model", each, None, True, "onnx", 1)  # type: ignore
+            for each in (ToyModel(5), model)
+        )
+        return load_costs(target, drafter).drafter.seconds(1)
+
+    real = steps(ToyModel(5))
+    table = [PassLatency(context=512, tokens=8, milliseconds=9)]
+    assert steps(RecordedModel(ToyModel(5), latencies=table)) >= 0.009 > real
+    assert steps(RecordedModel(ToyModel(5))) == steps(ToyModel(5)) == real
 
 
 # Devices
