@@ -35,6 +35,7 @@ from omnidraft.runtime.translation import DraftContext, Speller
 
 MAX_LOOKUP = 16
 """Most tokens that a round takes from a lookup."""
+_USUAL_DRAFT = 32
 PROMPT_CHUNK = 256
 """Prompt tokens per target pass: bounds the memory of attention scores."""
 
@@ -287,6 +288,8 @@ class _DraftSide:
         self.logits.clear()
         self.confidences.clear()
         self.hidden.clear()
+        # Before the policy is told what there is to read.
+        self._fit(min(room, _USUAL_DRAFT, model.max_length // 4))
         unread = len(tokens) - self._common()
         if (lookup := self._drafting.lookup) is not None:
             self._match = lookup.match_length
@@ -380,15 +383,18 @@ class _DraftSide:
             self._agreed += 1
         return self._agreed
 
+    def _fit(self, steps: int) -> None:
+        """Where the drafter's context is too short for so many steps, keep its recent half."""
+        length, tokens = self._drafting.model.max_length, self._context.tokens
+        if len(tokens) + steps > length:
+            del tokens[: len(tokens) - length // 2]
+            self._fed = []
+            self._agreed = 0
+
     def _unread(self, steps: int) -> list[int]:
         """Cut the drafter's KV cache back to what still holds and return what it has to read."""
         model, tokens = self._drafting.model, self._context.tokens
-        if len(tokens) + steps > model.max_length:
-            # The drafter's context is shorter than the target's: it keeps the more recent half.
-            keep = model.max_length // 2
-            del tokens[: len(tokens) - keep]
-            self._fed = []
-            self._agreed = 0
+        self._fit(steps)
         common = self._common()
         model.truncate(common)
         del self._fed[common:]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,7 @@ from toy import ToyModel, plain_greedy, toy_pair
 from omnidraft import Origin, SamplingParameters, Verification
 from omnidraft._native import Vocabulary, VocabularyPair
 from omnidraft.runtime.decoder import SpeculativeDecoder
+from omnidraft.runtime.draft_length import Fixed
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
 from omnidraft.runtime.translation import Speller
 
@@ -46,6 +49,29 @@ def test_greedy_is_plain_decoding_token_for_token(
     assert stats.accepted <= stats.proposed
     assert stats.ngram_accepted <= stats.ngram_hits <= stats.proposed
     assert stats.rounds <= count
+
+
+@pytest.mark.parametrize("drafter_context", [40, 64, 512])
+def test_a_policy_is_told_what_the_drafter_will_read(drafter_context: int) -> None:
+    """Also where the drafter's context is shorter than the text, and where rounds are skipped."""
+    pair = toy_pair(1)
+    told = []
+
+    class NowAndThen(Fixed):
+        def begin(self, room: int, context: int, unread: int) -> int:
+            limit = super().begin(room, context, unread) if len(told) % 7 else 0
+            told.append((limit, unread, len(drafting.model.passes)))
+            return limit
+
+    drafting = dataclasses.replace(
+        pair.drafting(2, max_length=drafter_context), policy=NowAndThen(3)
+    )
+    decoder = SpeculativeDecoder(ToyModel(len(pair.target), 1), drafting)
+    assert len(tokens_of(decoder, [2, 3] * 60, 200)) == 200
+    drafted = [(unread, passes) for limit, unread, passes in told if limit]
+    assert len(drafted) > 20
+    for unread, passes in drafted:
+        assert drafting.model.passes[passes] == unread <= drafter_context
 
 
 def test_a_perfect_drafter_is_accepted_whole() -> None:
