@@ -192,6 +192,9 @@ LEAST_PROBE = 1.0
 LEAST_GAIN = 0.05
 """Tokens that lookup must promise: less is within the error of what is known about it."""
 RESERVE = 1.0
+DEAREST_FIRST = 5.0
+"""What the first try of all may cost, in plain decoding steps: reading half of the default
+drafter's context takes two to three. Later ones are paid from the balance."""
 
 
 class CostAware:
@@ -239,6 +242,7 @@ class CostAware:
         self._balance = START
         self._failures = 0
         self._drafting = False
+        self._tried = False
         self._invested = 0.0
         self._unread = 0
         self._scores: list[float] = []
@@ -281,9 +285,11 @@ class CostAware:
                 return 0
         else:
             price = step + reading + target.seconds(2) - target.seconds(1)
-            if self._balance < LEAST_PROBE + price / plain:
+            if not self._tried and price / plain < DEAREST_FIRST:
+                self._balance += reading / plain
+            elif self._balance < LEAST_PROBE + price / plain:
                 return 0
-            self._drafting = True
+            self._tried = self._drafting = True
         self._limit = min(room, MAX_DRAFT)
         return self._limit
 
