@@ -309,8 +309,8 @@ def test_every_experiment_writes_its_report(
             assert last["its adapter"]["updates"] == 4
             assert last["begun anew"]["updates"] == 2
         else:
-            assert last["hybrid + cache"]["updates"] == 6
-            assert last["hybrid, no cache"]["ngrams"]["entries"] == 0
+            assert last["ce + cache"]["updates"] == 6
+            assert last["ce, no cache"]["ngrams"]["entries"] == 0
 
 
 def walk(value: Any) -> Iterator[dict[str, Any]]:
