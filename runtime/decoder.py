@@ -36,6 +36,7 @@ from omnidraft.runtime.translation import DraftContext, Speller
 MAX_LOOKUP = 16
 """Most tokens that a round takes from a lookup."""
 _USUAL_DRAFT = 32
+"""Draft tokens that a round has room for in the drafter's context, before any are drawn."""
 PROMPT_CHUNK = 256
 """Prompt tokens per target pass: bounds the memory of attention scores."""
 

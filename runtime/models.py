@@ -20,7 +20,14 @@ from omnidraft.runtime.engines import Engine, engine_of, open_engine
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.manifest import MANIFEST_FILE, Manifest, describe_files, is_outdated
 from omnidraft.runtime.model import CausalModel
-from omnidraft.runtime.sources import Package, Progress, content_key, fetch_hub, fetch_packages
+from omnidraft.runtime.sources import (
+    Package,
+    Progress,
+    content_key,
+    fetch_hub,
+    fetch_packages,
+    is_hub_id,
+)
 from omnidraft.runtime.tokenizer import Tokenizer, tokenizer_files
 
 Quantization = Literal["4bit", "8bit", "float32"]
@@ -222,7 +229,7 @@ def _plan(name: str) -> _Plan:
         key = f"{path.resolve().stem}-{content_key(path)}"
         notes = {"name": str(path.resolve())}
         return _Plan(None, key, False, lambda scratch, progress: path, 0, _weights_of(path), notes)
-    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
+    if is_hub_id(name):
 
         def fetch_from_hub(scratch: Path, progress: Progress) -> Path:
             return fetch_hub(name, scratch / name.replace("/", "--"), progress)

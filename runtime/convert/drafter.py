@@ -265,16 +265,8 @@ class DrafterWriter(GraphWriter):
             return super().embedding()
         stored = self.store_matrix("embedding", shape, self.blocks("embedding", *shape))
         self.stored_embedding = stored
-        # The same bytes under another shape.
-        tensor = next(t for t in self.initializers if t.name == stored.weight)
-        place = {entry.key: entry.value for entry in tensor.external_data}
-        rows = self.external(
-            "embedding.rows",
-            (d.vocab_size, d.hidden_size * stored.bits // 8),
-            np.uint8,
-            int(place["offset"]),
-            int(place["length"]),
-        )
+        width = d.hidden_size * stored.bits // 8
+        rows = self.alias(stored.weight, "embedding.rows", (d.vocab_size, width))
         return self.block_rows(replace(stored, weight=rows))
 
     def head(self, x: str) -> None:
@@ -299,15 +291,17 @@ class DrafterWriter(GraphWriter):
             self.node("Pad", [*missing, self.integers(2)])
         self.nodes[-1].output[0] = "logits"
 
-    def prefix(self, name: str, rows: int) -> str:
-        """The first rows of a stored tensor, as a tensor of the same bytes."""
-        whole = next(tensor for tensor in self.initializers if tensor.name == name)
-        place = {entry.key: entry.value for entry in whole.external_data}
-        shape = (rows, *whole.dims[1:])
-        return self.external(
-            f"{name}.drafted",
-            shape,
-            helper.tensor_dtype_to_np_dtype(whole.data_type),
-            int(place["offset"]),
-            int(place["length"]) // whole.dims[0] * rows,
-        )
+    def prefix(self, stored: str, rows: int) -> str:
+        """The first rows of a stored tensor."""
+        whole = self.initializer(stored)
+        return self.alias(stored, f"{stored}.drafted", (rows, *whole.dims[1:]))
+
+    def alias(self, stored: str, name: str, shape: tuple[int, ...]) -> str:
+        """A tensor of a stored one's bytes, from its first on, under another shape."""
+        whole = self.initializer(stored)
+        dtype = helper.tensor_dtype_to_np_dtype(whole.data_type)
+        offset = next(entry.value for entry in whole.external_data if entry.key == "offset")
+        return self.external(name, shape, dtype, int(offset), int(np.prod(shape)) * dtype.itemsize)
+
+    def initializer(self, name: str) -> TensorProto:
+        return next(tensor for tensor in self.initializers if tensor.name == name)
