@@ -95,7 +95,9 @@ def adapt(
     rank: Annotated[
         int | None, typer.Option(min=1, max=1024, help="Of the LoRA.", show_default="32")
     ] = None,
-    learning_rate: Annotated[float, typer.Option(min=0, help="AdamW's.")] = 1e-3,
+    learning_rate: Annotated[
+        float | None, typer.Option(min=0, help="AdamW's.", show_default="the loss's own")
+    ] = None,
     interval: Annotated[int, typer.Option(min=1, help="Prompts for an update.")] = 4,
     learn_budget: Annotated[
         float,

@@ -41,7 +41,7 @@ from omnidraft.runtime.acceptance import (
     Lessons,
 )
 from omnidraft.runtime.adamw import AdamW
-from omnidraft.runtime.adaptation import Mapping, Objective, ObservedPrompt, batches
+from omnidraft.runtime.adaptation import LossName, Mapping, Objective, ObservedPrompt, batches
 from omnidraft.runtime.training_step import TrainingBatch, TrainingStep
 
 Weights = dict[str, NDArray[np.float32]]
@@ -63,6 +63,15 @@ DRIFT_WINDOW: Final = 16
 DRIFT: Final = 0.9
 """Learning resumes when acceptance falls below this part of what it was when learning stopped."""
 DEFAULT_RANK: Final = 32
+LEARNING_RATES: Final[dict[LossName, float]] = {
+    "ce": 1e-3,
+    "ngram": 1e-3,
+    "hybrid": 3e-4,
+    "dm": 3e-4,
+    "kl": 3e-4,
+    "alm": 3e-4,
+}
+"""AdamW's, by loss. At 1e-3 the divergences throw the default drafter off."""
 _QUEUE: Final = 64
 # Of the learning thread: beside the answering ones it then has about a tenth of a core.
 _NICE: Final = 10
@@ -75,7 +84,7 @@ class LearningOptions:
     Args:
         objective: the loss.
         rank: of the LoRA; None: ``DEFAULT_RANK``, or that of an adapter that is there.
-        learning_rate: AdamW's; constant.
+        learning_rate: AdamW's; None: the loss's of ``LEARNING_RATES``.
         interval: prompts for an update.
         budget: at most this share of the time is computed, 0 < budget ≤ 1; 0 does not learn.
         seed: of A's random start.
@@ -85,11 +94,18 @@ class LearningOptions:
 
     objective: Objective = field(default_factory=Objective)
     rank: int | None = None
-    learning_rate: float = 1e-3
+    learning_rate: float | None = None
     interval: int = 4
     budget: float = 1.0
     seed: int = 0
     head: HeadTraining | Literal["none"] | None = None
+
+    @property
+    def rate(self) -> float:
+        """The learning rate at first: it is halved with every failure."""
+        if self.learning_rate is not None:
+            return self.learning_rate
+        return LEARNING_RATES[self.objective.loss]
 
 
 @dataclass
@@ -185,7 +201,7 @@ class OnlineTrainer:
         self._mapping = mapping
         self._trusted: Weights = dict(lora) if lora else _initial(step, options)
         self._candidate = _copy(self._trusted)
-        self._optimizer = AdamW(self._candidate, options.learning_rate)
+        self._optimizer = AdamW(self._candidate, options.rate)
         self._gradients = {name: np.zeros_like(w) for name, w in self._trusted.items()}
         self._trial = Trial(int(self.progress.trial[0]), *self.progress.trial[1:])
         if state:
@@ -408,7 +424,7 @@ class OnlineTrainer:
     @property
     def _learning_rate(self) -> float:
         """Smaller after every failure: too long a step is the likeliest reason for one."""
-        return float(self.options.learning_rate / 2**self.progress.failures)
+        return float(self.options.rate / 2**self.progress.failures)
 
     def _roll_back(self) -> None:
         for name, values in self._trusted.items():

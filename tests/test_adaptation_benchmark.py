@@ -22,6 +22,7 @@ from omnidraft.runtime.adapter_store import AdapterStore
 from omnidraft.runtime.bench import Prompt
 from omnidraft.runtime.decoder import SpeculativeDecoder
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
+from omnidraft.runtime.learner import AdapterChoice
 from omnidraft.runtime.model import CausalModel
 from omnidraft.runtime.models import load_model
 from omnidraft.runtime.session import GenerationOptions, Session
@@ -207,6 +208,32 @@ def test_a_lab_replays_what_a_session_does(world: World, tmp_path: Path) -> None
     told = figures(replayed)
     assert told["ngram_tokens"] >= told["ngram_inserted"] > 0
     assert 0 <= told["hit_rate"] < 1
+
+
+def test_cross_entropy_learns_from_a_replay_what_it_learns_from_the_target(
+    world: World, tmp_path: Path
+) -> None:
+    """So does no other loss: it is given the target itself."""
+    lab = lab_of(world, tmp_path)
+    prompts = [Prompt("math", f"The quick brown fox {i}") for i in range(5)]
+    lab.record(prompts)
+    options = lab.setting.learning
+    replayed = lab.learning("replayed", options)
+    lab.answer(replayed, prompts, "")
+    choice = AdapterChoice(lab.setting.store, "real", options)
+    real = Session(lab.target, load_model(str(world.drafter), threads=2), adapter=choice)
+    for prompt in prompts:
+        real.generate(prompt.prompt, lab.setting.generation)
+    states = []
+    for session in (replayed, real):
+        assert session.learner is not None and session.learner.trainer is not None
+        states.append(session.learner.trainer.state())
+    (_, ours, progress), (_, theirs, expected) = states
+    assert progress.updates == expected.updates == 2
+    assert ours.keys() == theirs.keys()
+    for name, values in ours.items():
+        np.testing.assert_allclose(values, theirs[name], rtol=1e-5, atol=1e-8, err_msg=name)
+    assert lab.learning("dm", lab.setting.with_loss("dm")).target is lab.target
 
 
 def test_without_a_cache_nothing_is_merged(world: World, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ from omnidraft.runtime.convert import Quantization
 from omnidraft.runtime.errors import MissingDependencyError, OmniDraftError
 from omnidraft.runtime.models import DEFAULT_QUANTIZATION, cache_folder, load_model
 from omnidraft.runtime.session import DEFAULT_DRAFT_CONFIDENCE, GenerationOptions
-from omnidraft.runtime.trainer import LearningOptions
+from omnidraft.runtime.trainer import LEARNING_RATES, LearningOptions
 
 _errors = Console(stderr=True, highlight=False)
 _DEFAULTS = LearningOptions()
@@ -69,7 +69,9 @@ def main(
         list[int] | None, typer.Option(min=1, help="n-grams", show_default="8 16 … 256")
     ] = None,
     every: Annotated[int, typer.Option(min=1, help="prompts between points of a curve")] = 25,
-    learning_rate: Annotated[float, typer.Option(min=0.0)] = _DEFAULTS.learning_rate,
+    learning_rate: Annotated[
+        float | None, typer.Option(min=0.0, show_default="the loss's own")
+    ] = None,
     interval: Annotated[int, typer.Option(min=1)] = _DEFAULTS.interval,
     max_new_tokens: Annotated[int, typer.Option(min=1)] = 128,
     draft_length: Annotated[int, typer.Option(min=1, max=32)] = 4,
@@ -119,7 +121,7 @@ def main(
         def lab(index: int) -> Lab:
             name = targets[index]
             loaded = load_model(name, quantization=quantization, threads=threads)
-            return Lab(loaded, setting, tick)
+            return Lab(loaded, setting, tick, threads)
 
         plan = Plan(
             lab,
@@ -144,7 +146,7 @@ def main(
             "draft_confidence": draft_confidence,
             "raw": raw,
             "loss": loss,
-            "learning_rate": learning_rate,
+            "learning_rate": learning_rate or LEARNING_RATES,
             "interval": interval,
             "replayed": experiments.REPLAYED,
         }

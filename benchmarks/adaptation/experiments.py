@@ -25,11 +25,10 @@ TESTED: Final[tuple[Experiment, ...]] = ("ablation", "ranks", "curve")
 DRIFTS: Final[tuple[Experiment, ...]] = ("task-drift", "target-drift")
 
 REPLAYED: Final = (
-    "Runs that learn weights answer the stream with the real target, as `omnidraft adapt` does: "
-    "they learn from rejected tokens too, whose rows no recording holds. All other runs (tests, "
-    "the unadapted drafter, n-gram caches without learning) replay plain greedy answers of the "
-    "target that were recorded once: the decoder runs unchanged, on rows that are 1 at the "
-    "recorded token."
+    "Plain greedy answers of the target that were recorded once are replayed: the decoder runs "
+    "unchanged, on rows that are 1 at the recorded token. Only runs that learn by another loss "
+    "than cross-entropy answer the stream with the real target: their losses are made of its "
+    "distributions, also after rejected tokens, which no recording holds."
 )
 _BEFORE_AND_AFTER: Final = (
     "before",
@@ -193,7 +192,7 @@ def _ablation(plan: Plan) -> Iterator[Result]:
 
 def _ranks(plan: Plan) -> Iterator[Result]:
     lab = plan.labs(0)
-    lab.record(plan.test)
+    lab.record(plan.stream, plan.test)
     before = lab.answer(lab.replaying(lab.cache()), plan.test, "before")
     result = Result(
         {"ranks": []},

@@ -71,12 +71,18 @@ class Lab:
 
     Args:
         tick: called after each prompt with what is being done.
+        threads: for one pass of the drafter.
     """
 
     def __init__(
-        self, target: LoadedModel, setting: Setting, tick: Callable[[str, int, int], None]
+        self,
+        target: LoadedModel,
+        setting: Setting,
+        tick: Callable[[str, int, int], None],
+        threads: int = 2,
     ) -> None:
         self.target = target
+        self._threads = threads
         self.setting = setting
         self._tick = tick
         self.answers = Answers(target, setting.generation, setting.answers)
@@ -134,13 +140,17 @@ class Lab:
     def learning(
         self, adapter: str, options: LearningOptions, cache: NgramCache | None = None
     ) -> Session:
-        """A session of the real target whose drafter learns, between the answers.
+        """A session whose drafter learns, between the answers.
+
+        Cross-entropy looks at the answer only, and so the target may say it again. All other losses
+        take the real target: they are made of its distributions, also after rejected tokens.
 
         Args:
             cache: in place of the adapter's own.
         """
         choice = AdapterChoice(self.setting.store, adapter, options)
-        session = Session(self.target, self._open_drafter(), adapter=choice)
+        target = self._replayed if options.objective.loss == "ce" else self.target
+        session = Session(target, self._open_drafter(), adapter=choice)
         if cache is not None and session.learner is not None:
             session.cache = session.learner.cache = cache
         return session
@@ -171,7 +181,7 @@ class Lab:
         """One of its own for each session: an adapter stays in the model that it was set in."""
         name = self.setting.drafter
         place = learnable_drafter(name)
-        return dataclasses.replace(load_model(str(place), threads=2), name=name)
+        return dataclasses.replace(load_model(str(place), threads=self._threads), name=name)
 
 
 def total(runs: Iterable[Answered]) -> Statistics:
