@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from omnidraft.runtime.cost import Costs
+    from omnidraft.runtime.cost import Costs, Curve
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,9 @@ class Fixed:
 
 
 class Calibration:
-    """Probability of acceptance as a logistic function of a score's logit, followed online.
+    """Probability of acceptance as a logistic function, followed online.
+
+    Of a score's logit, which the callers keep: it is asked for and taught once each.
 
     Bayesian logistic regression by one Newton step for each observation. Every round a little is
     forgotten, so that it follows drift.
@@ -144,15 +146,16 @@ class Calibration:
         self._base = (0.16 * strength, 0.0, 0.64 * strength)
         self._precision = self._base
 
-    def __call__(self, score: float) -> float:
-        """The probability of acceptance; rises with ``score``."""
-        return _logistic(self._offset + max(0.0, self._slope) * _logit(score))
+    def __call__(self, x: float) -> float:
+        """The probability of acceptance; rises with ``x``."""
+        return _logistic(self._offset + self._slope * x if self._slope > 0 else self._offset)
 
-    def update(self, score: float, accepted: bool) -> None:
+    def update(self, x: float, accepted: bool) -> None:
         """Take in one token's fate."""
-        x = _logit(score)
         p = _logistic(self._offset + self._slope * x)
-        weight = max(1e-3, p * (1 - p))
+        weight = p * (1 - p)
+        if weight < 1e-3:
+            weight = 1e-3
         a, b, c = self._precision
         a, b, c = a + weight, b + weight * x, c + weight * x * x
         self._precision = (a, b, c)
@@ -168,8 +171,10 @@ class Calibration:
             return_to_prior: also move back to the prior by as much. For what is only observed when
                 it is believed to be good, and would otherwise never be tried again.
         """
-        pairs = zip(self._precision, self._base, strict=True)
-        a, b, c = ((1 - share) * learnt + share * base for learnt, base in pairs)
+        a, b, c = self._precision
+        a += share * (self._base[0] - a)
+        b += share * (self._base[1] - b)
+        c += share * (self._base[2] - c)
         self._precision = (a, b, c)
         if return_to_prior:
             # The mean of the prior and what was learnt, each weighted by its precision.
@@ -192,6 +197,8 @@ LEAST_PROBE = 1.0
 LEAST_GAIN = 0.05
 """Tokens that lookup must promise: less is within the error of what is known about it."""
 RESERVE = 1.0
+REFRESH = 16
+"""Rounds after which it is worked out anew what a draft token must promise."""
 DEAREST_FIRST = 5.0
 """What the first try of all may cost, in plain decoding steps: reading half of the default
 drafter's context takes two to three. Later ones are paid from the balance."""
@@ -245,7 +252,11 @@ class CostAware:
         self._tried = False
         self._invested = 0.0
         self._unread = 0
-        self._scores: list[float] = []
+        self._logits: list[float] = []  # of the scores
+        # What a draft token must promise, by tokens drawn before it; worked out for a target curve.
+        self._needed: list[float] = []
+        self._needed_for: Curve | None = None
+        self._needed_age = 0
         # Of the round under way.
         self._limit = 0
         self._all = 1.0
@@ -260,7 +271,7 @@ class CostAware:
         best, count = LEAST_GAIN, 0
         gain, likely = 0.0, 1.0
         for i in range(min(found, MAX_DRAFT)):
-            likely *= self._found(_match_score(match + i))
+            likely *= self._found(math.log(match + i))
             gain += likely - self._rate * (
                 self._target.seconds(i + 2) - self._target.seconds(i + 1)
             )
@@ -295,23 +306,34 @@ class CostAware:
 
     def go_on(self, score: float) -> bool:
         """See ``DraftLengthPolicy.go_on``."""
-        scores = self._scores
-        scores.append(score)
-        self._all *= self._accept(score)
-        drawn = len(scores)
-        step = self._costs.drafter.seconds(1)
-        merging = self._merging.value
-        rows = 1 + merging * drawn
-        now = self._target.seconds(rows)
-        likely = self._all * self._follow(score)
-        tokens = 0.0
-        for ahead in range(1, min(LOOKAHEAD, self._limit - drawn) + 1):
-            tokens += merging * likely
-            price = ahead * step + self._target.seconds(rows + merging * ahead) - now
-            if tokens > self._rate * price:
-                return True
-            likely *= self._chained.value
-        return False
+        x = _logit(score)
+        self._logits.append(x)
+        self._all *= self._accept(x)
+        drawn = len(self._logits)
+        if drawn >= self._limit:
+            return False
+        return self._all * self._follow(x) > self._rate * self._needed[drawn]
+
+    def _need(self) -> list[float]:
+        """Seconds that one more draft token costs for each token that it may be expected to add.
+
+        By tokens drawn before, 0 … MAX_DRAFT − 1. Further ones may have to follow it until it pays:
+        those of which the first few likeliest cost least.
+        """
+        seconds, merging = self._target.seconds, self._merging.value
+        step, chained = self._costs.drafter.seconds(1), self._chained.value
+        needed = []
+        for drawn in range(MAX_DRAFT):
+            rows = 1 + merging * drawn
+            now = seconds(rows)
+            least, tokens, likely = math.inf, 0.0, merging
+            for ahead in range(1, LOOKAHEAD + 1):
+                tokens += likely
+                price = ahead * step + seconds(rows + merging * ahead) - now
+                least = min(least, price / tokens)
+                likely *= chained
+            needed.append(least)
+        return needed
 
     def observe(self, outcome: Outcome) -> None:
         """See ``DraftLengthPolicy.observe``."""
@@ -320,7 +342,7 @@ class CostAware:
         self._earn(ALLOWANCE / 2 ** min(self._failures, 2))
         self._found.forget(MEMORY)
         for i in range(outcome.found_judged):
-            self._found.update(_match_score(outcome.match + i), i < outcome.found_right)
+            self._found.update(math.log(outcome.match + i), i < outcome.found_right)
         tokens = outcome.accepted + 1
         if not outcome.drafted:
             if outcome.proposed:
@@ -355,7 +377,10 @@ class CostAware:
     def _open(self, context: int, unread: int) -> None:
         self._target = self._costs.target(context)
         self._unread = unread
-        self._scores.clear()
+        self._needed_age += 1
+        if self._needed_age > REFRESH or self._needed_for is not self._target:
+            self._needed, self._needed_for, self._needed_age = self._need(), self._target, 0
+        self._logits.clear()
         self._all = 1.0
         self._limit = 0
         self._invested = 0.0
@@ -370,9 +395,9 @@ class CostAware:
         self._follow.forget(MEMORY, return_to_prior=True)
         for i in range(min(outcome.judged, outcome.drafted)):
             accepted = i < outcome.accepted_drafts
-            self._accept.update(self._scores[i], accepted)
+            self._accept.update(self._logits[i], accepted)
             if i:
-                self._follow.update(self._scores[i - 1], accepted)
+                self._follow.update(self._logits[i - 1], accepted)
                 self._chained.observe(float(accepted))
         if outcome.proposed:
             self._merging.observe(outcome.proposed / outcome.drafted)
@@ -408,13 +433,11 @@ class _Level:
         self.value += 0.05 * (min(seconds, 1.5 * self.value) - self.value)
 
 
-def _match_score(match: int) -> float:
-    """A match's length as a score, whose logit is the length's logarithm."""
-    return match / (match + 1)
-
-
 def _logit(p: float) -> float:
-    p = min(0.999, max(0.001, p))
+    if p > 0.999:
+        p = 0.999
+    elif p < 0.001:
+        p = 0.001
     return math.log(p / (1 - p))
 
 

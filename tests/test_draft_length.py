@@ -405,12 +405,12 @@ def test_calibration_finds_and_follows_the_truth(offset: float, slope: float, se
             calibration.forget(0.01)
             for x in rng.normal(1, 1.5, 4):
                 chance = 1 / (1 + np.exp(-(offset + shift + slope * x)))
-                calibration.update(1 / (1 + np.exp(-x)), rng.random() < chance)
+                calibration.update(x, rng.random() < chance)
         for x in (-1.0, 1.0, 3.0):
             chance = 1 / (1 + np.exp(-(offset + shift + slope * x)))
-            assert abs(calibration(1 / (1 + np.exp(-x))) - chance) < 0.17
-        scores = [calibration(score) for score in np.linspace(0, 1, 50)]
-        assert scores == sorted(scores) and scores[0] >= 0 and scores[-1] <= 1
+            assert abs(calibration(x) - chance) < 0.17
+        chances = [calibration(x) for x in np.linspace(-7, 7, 50)]
+        assert chances == sorted(chances) and chances[0] >= 0 and chances[-1] <= 1
 
 
 # --- cost curves ------------------------------------------------------------------------------
