@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from filelock import FileLock, Timeout
 
 from omnidraft.runtime.engines import Engine, engine_of, open_engine
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
+from omnidraft.runtime.folders import scratch_folder
 from omnidraft.runtime.manifest import MANIFEST_FILE, Manifest, describe_files, is_outdated
 from omnidraft.runtime.model import CausalModel
 from omnidraft.runtime.sources import (
@@ -310,18 +310,15 @@ def _convert(plan: _Plan, output: Path, quantization: Quantization, progress: Pr
     def report(stage: str, done: int, total: int) -> None:
         progress(_STAGES.get(stage, stage), done / total if total else None)
 
-    # What a killed process left: nobody else works on this model while the lock is held.
-    for stale in output.parent.glob(f".{output.name}-*"):
-        shutil.rmtree(stale, ignore_errors=True)
-    needed = plan.download_size + int(plan.weights * _BYTES_PER_WEIGHT[quantization])
-    free = shutil.disk_usage(output.parent).free
-    if free < needed:
-        raise OmniDraftError(
-            f"About {needed / 1e9:.1f} GB of disk space are needed in {output.parent}, "
-            f"{free / 1e9:.1f} GB are free. Free space, or set OMNIDRAFT_CACHE to another disk."
-        )
-    with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as scratch:
-        source = plan.fetch(Path(scratch), progress)
+    with scratch_folder(output) as scratch:
+        needed = plan.download_size + int(plan.weights * _BYTES_PER_WEIGHT[quantization])
+        free = shutil.disk_usage(scratch).free
+        if free < needed:
+            raise OmniDraftError(
+                f"About {needed / 1e9:.1f} GB of disk space are needed in {output.parent}, "
+                f"{free / 1e9:.1f} GB are free. Free space, or set OMNIDRAFT_CACHE to another disk."
+            )
+        source = plan.fetch(scratch, progress)
         progress("reading the tokenizer", None)
         files = tokenizer_files(source)
         if plan.drafter:

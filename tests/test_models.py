@@ -103,8 +103,9 @@ def test_a_damaged_model_is_named_and_mended(checkpoint: Path) -> None:
 
 def test_what_a_killed_conversion_left_is_removed(checkpoint: Path) -> None:
     path = models.resolve(str(checkpoint))
-    stale = path.with_name(f".{path.name}-abc")
+    stale = path.with_name(f".{path.name}-abcdefgh")
     path.rename(stale)
+    (stale / "omnidraft.lock").touch()
     assert models.resolve(str(checkpoint)) == path
     assert not stale.exists()
     assert not list(path.parent.glob(f".{path.name}-*"))

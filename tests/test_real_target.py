@@ -28,7 +28,7 @@ PROMPTS = [
 
 
 @pytest.fixture(scope="module")
-def session() -> Session:
+def session(users_cache: None) -> Session:
     try:
         return Session(load_model("smollm2-135m"), load_model("default", threads=1))
     except ModelNotFoundError as error:
