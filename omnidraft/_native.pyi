@@ -103,6 +103,15 @@ class NgramCache:
         Raises:
             IndexError: a token id outside its vocabulary.
         """
+    def judge(self, drafts: Sequence[int], merged: bool) -> None:
+        """What the target said where it could choose between an n-gram and its beginning.
+
+        An n-gram that was refused twice more than it was said leaves the trie until it is said
+        again. Unknown ones are ignored.
+
+        Args:
+            merged: it said the n-gram, not a shorter token of the same draft tokens' beginning.
+        """
     def __len__(self) -> int: ...
     @property
     def memory_bytes(self) -> int: ...

@@ -153,10 +153,9 @@ def adapt(
         draft_confidence=1 - threshold,
         raw=raw,
     )
-    target_model, drafter_model = open_models(
-        target, drafter, quantization, engine, threads, learnable=True
+    target_model, (drafter_model,) = open_models(
+        target, [drafter], quantization, engine, threads, learnable=True
     )
-    assert drafter_model is not None
     choice = AdapterChoice(store, adapter, learning, background=learn_budget < 1)
     session = Session(target_model, drafter_model, adapter=choice)
     before = None

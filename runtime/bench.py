@@ -81,6 +81,8 @@ class Report:
     batch_noise: float
     """Largest difference of a target's logit between scoring tokens at once and one at a time."""
     partings: list[Parting] = field(default_factory=list)
+    drafter_rounds: dict[str, int] = field(default_factory=dict)
+    """Rounds that each of several drafters was taken for, those of the warm-up included."""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -90,6 +92,7 @@ class Report:
             "tasks": {task: sums.as_dict() for task, sums in self.tasks.items()},
             "batch_noise": self.batch_noise,
             "partings": [vars(parting) for parting in self.partings],
+            **({"drafter_rounds": self.drafter_rounds} if self.drafter_rounds else {}),
         }
 
 
@@ -139,9 +142,9 @@ def compare(
     Raises:
         ContextOverflowError, OmniDraftError: see ``Session.stream``.
     """
-    drafter = session.drafter.name if session.drafter else ""
+    drafters = [drafter.name for drafter in session.drafters]
     noise = batch_noise(session.target.model)
-    report = Report(session.target.name, drafter, Comparison(), {}, noise)
+    report = Report(session.target.name, " + ".join(drafters), Comparison(), {}, noise)
     plain_options = replace(options, draft_length=0)
     if options.draft_length == "auto":
         # A seed would fix the length of sampled drafts.
@@ -158,6 +161,8 @@ def compare(
         report.tasks.setdefault(prompt.task, Comparison()).add(plain, speculative)
         if options.sampling.greedy and plain.token_ids != speculative.token_ids:
             report.partings.append(_parting(session, index, prompt, options, plain, speculative))
+        if len(drafters) > 1:
+            report.drafter_rounds = dict(zip(drafters, session.choice.rounds, strict=True))
         progress(report)
     return report
 

@@ -28,6 +28,7 @@ from omnidraft._native import (
 )
 from omnidraft.runtime.acceptance import AcceptanceHead
 from omnidraft.runtime.draft_length import DraftLengthPolicy, Fixed, Outcome
+from omnidraft.runtime.drafter_choice import DrafterChoice
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
 from omnidraft.runtime.model import CausalModel, HiddenStates
 from omnidraft.runtime.statistics import Statistics
@@ -97,31 +98,38 @@ class Drafting:
 
 
 class SpeculativeDecoder:
-    """Generates tokens of a target, with a drafter or (``drafting=None``) plainly.
+    """Generates tokens of a target, with drafters or (``drafting=None``) plainly.
 
     One pass of the target scores the last token and everything proposed after it. Without a
-    drafter nothing is proposed, and the same code is plain decoding.
+    drafter nothing is proposed, and the same code is plain decoding. Of several drafters one
+    proposes in each round.
 
     Args:
         target: its KV cache is emptied at the start of a generation.
+        drafting: one, or several, which share a lookup if they have one.
         sampling: shapes the target's distribution; temperature 0 is greedy.
         verification: EXACT or PAPER; greedy sampling always verifies greedily.
         seed: makes a run repeatable; None takes a random one.
         observer: shown every round of a drafter after its verification.
+        choice: of the drafter of each round; it learns during generation. None: a new one.
     """
 
     def __init__(
         self,
         target: CausalModel,
-        drafting: Drafting | None = None,
+        drafting: Drafting | Sequence[Drafting] | None = None,
         *,
+        choice: DrafterChoice | None = None,
         sampling: SamplingParameters | None = None,
         verification: Verification = Verification.EXACT,
         seed: int | None = None,
         observer: Callable[[Round], None] | None = None,
     ) -> None:
         self._target = target
-        self._drafting = drafting
+        if drafting is None or isinstance(drafting, Drafting):
+            drafting = [drafting] if drafting else []
+        self._draftings = list(drafting)
+        self._choice = choice or DrafterChoice(max(1, len(self._draftings)))
         self._sampling = sampling or SamplingParameters()
         self._verification = Verification.GREEDY if self._sampling.greedy else verification
         self._seed = seed
@@ -162,20 +170,26 @@ class SpeculativeDecoder:
         chance = Generator(secrets.randbits(64) if self._seed is None else self._seed)
         history = History(target.vocab_size)
         history.add(prompt)
-        cache = self._drafting.cache if self._drafting else _nothing_to_draft(target.vocab_size)
-        draft = Draft(cache, self._verification, self._sampling.temperature or 1.0)
-        verifier = Verifier(cache)
-        drafter = None
-        if self._drafting:
-            watched = self._observer is not None
-            drafter = _DraftSide(self._drafting, draft, chance, stats, watched)
+        temperature = self._sampling.temperature or 1.0
+        watched = self._observer is not None
+        drafters = [
+            _DraftSide(
+                each, Draft(each.cache, self._verification, temperature), chance, stats, watched
+            )
+            for each in self._draftings
+        ]
+        # Without a drafter: the same verification, of nothing.
+        cache = self._draftings[0].cache if drafters else _nothing_to_draft(target.vocab_size)
+        plain, plain_verifier = Draft(cache, self._verification, temperature), Verifier(cache)
+        choice = self._choice
+        choice.begin()
 
         started = perf_counter()
         target.truncate(0)
         body = np.asarray(prompt[:-1], dtype=np.int64)
         for begin in range(0, len(body), PROMPT_CHUNK):
             target.forward(body[begin : begin + PROMPT_CHUNK], rows=1)
-        if drafter:
+        for drafter in drafters:
             drafter.read(prompt)
         stats.prompt_seconds = perf_counter() - started
 
@@ -187,7 +201,9 @@ class SpeculativeDecoder:
                 break
             try:
                 begun = perf_counter()
-                proposal = drafter.propose(room, target.length) if drafter else draft.finish()
+                chosen = drafters[choice.choose()] if drafters else None
+                proposal = chosen.propose(room, target.length) if chosen else plain.finish()
+                verifier = chosen.verifier if chosen else plain_verifier
                 scored = proposal.tokens
                 before = perf_counter()
                 logits = target.forward([pending, *scored])
@@ -205,22 +221,27 @@ class SpeculativeDecoder:
             stats.ngram_hits += verdict.merged
             stats.ngram_accepted += verdict.merged_accepted
             emitted = verdict.tokens
-            if drafter:
+            if chosen:
                 if self._observer:
                     self._observer(
                         Round(
-                            drafter.context,
+                            chosen.context,
                             proposal,
                             logits,
                             verdict,
-                            drafter.logits,
-                            drafter.confidences,
-                            drafter.hidden,
+                            chosen.logits,
+                            chosen.confidences,
+                            chosen.hidden,
                             self._sampling.temperature,
                         )
                     )
-                drafter.accept(proposal, emitted, verdict.accepted)
-                drafter.observe(proposal, verdict, before - begun, after - before, verified - after)
+                for drafter in drafters:
+                    if drafter is chosen:
+                        drafter.accept(proposal, emitted, verdict.accepted)
+                    else:
+                        drafter.follow(emitted)
+                chosen.observe(proposal, verdict, before - begun, after - before, verified - after)
+                choice.observe(len(emitted), verified - begun)
             pending = emitted[-1]
             for token, origin in zip(emitted, verdict.origins, strict=True):
                 stats.target_tokens += 1
@@ -245,6 +266,7 @@ class _DraftSide:
         watched: bool,
     ) -> None:
         self._drafting = drafting
+        self.verifier = Verifier(drafting.cache)
         self._draft = draft
         self._chance = chance
         self._stats = stats
@@ -336,10 +358,17 @@ class _DraftSide:
         """Take the round's tokens into the context, n-grams into the cache."""
         spellings = []
         begin = 0
-        for count in proposal.draft_counts[:accepted]:
-            spellings.append(proposal.drafts[begin : begin + count])
+        counts, drafts = proposal.draft_counts, proposal.drafts
+        for count in counts[:accepted]:
+            spellings.append(drafts[begin : begin + count])
             begin += count
-        self._stats.ngram_inserted += self._context.extend(emitted, spellings)
+        if accepted < len(counts) and counts[accepted] > 1:
+            self._context.refuse(drafts[begin : begin + counts[accepted]], emitted[-1])
+        self._stats.ngram_inserted += self._context.extend(emitted, spellings, said=True)
+
+    def follow(self, emitted: Sequence[int]) -> None:
+        """Take in the tokens of a round that another drafter proposed."""
+        self._stats.ngram_inserted += self._context.extend(emitted, said=True)
 
     def observe(
         self,

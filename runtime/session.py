@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -23,6 +24,7 @@ from omnidraft._native import (
 )
 from omnidraft.runtime.decoder import Drafting, SpeculativeDecoder
 from omnidraft.runtime.draft_length import CostAware, DraftLengthPolicy, Fixed
+from omnidraft.runtime.drafter_choice import DrafterChoice
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models import LoadedModel, cache_folder
 from omnidraft.runtime.statistics import Statistics
@@ -65,6 +67,11 @@ class GenerationOptions:
     draft_confidence: float = DEFAULT_DRAFT_CONFIDENCE
     raw: bool = False
 
+    @property
+    def repeatable(self) -> bool:
+        """Sampled with a seed: nothing may depend on time."""
+        return self.seed is not None and not self.sampling.greedy
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -88,6 +95,98 @@ class Answer:
     statistics: Statistics
 
 
+class _Pairing:
+    """A drafter of a session, paired with its target.
+
+    Args:
+        ngram_folder: see ``Session``.
+        learner_of: opens the adapter of a pair of vocabularies, where there is one.
+    """
+
+    def __init__(
+        self,
+        target: LoadedModel,
+        drafter: LoadedModel,
+        rule: MappingRule,
+        ngram_folder: Path | None,
+        special_text: str,
+        learner_of: Callable[[VocabularyPair], Learner] | None,
+    ) -> None:
+        self.drafter = drafter
+        self.costs: Costs | None = None
+        self.learner: Learner | None = None
+        self._target = target
+        self._policies: dict[tuple[float, bool], CostAware] = {}
+        self._ngram_file: Path | None = None
+        pair = VocabularyPair(
+            native_vocabulary(drafter.tokenizer, drafter.model.vocab_size),
+            native_vocabulary(target.tokenizer, target.model.vocab_size),
+            rule,
+        )
+        if learner_of is not None:
+            self.learner = learner_of(pair)
+            self.cache = self.learner.cache
+        else:
+            if ngram_folder is not None:
+                self._ngram_file = ngram_folder / f"{pair.fingerprint:016x}.ngrams"
+            self.cache = _load_ngrams(self._ngram_file, pair)
+        self._speller = Speller(
+            pair,
+            target.tokenizer.surface,
+            drafter.tokenizer.segment,
+            special_text,
+            _shared_specials(drafter.tokenizer, target.tokenizer),
+        )
+
+    def drafting(self, options: GenerationOptions, lookup: Lookup) -> Drafting:
+        """What a decoder needs of the drafter."""
+        tokenizer = self.drafter.tokenizer
+        bos = tokenizer.bos_id if tokenizer.add_bos else None
+        return Drafting(
+            self.drafter.model,
+            self.cache,
+            self._speller,
+            begin=() if bos is None else (bos,),
+            policy=self._policy(options),
+            head=self.learner.head if self.learner else None,
+            lookup=lookup if options.draft_length == "auto" else None,
+        )
+
+    def save(self) -> None:
+        """See ``Session.save``."""
+        if self.learner is not None:
+            self.learner.finish()
+        if self._ngram_file is None:
+            return
+        if self.costs is not None:
+            self.costs.save()
+        try:
+            self._ngram_file.parent.mkdir(parents=True, exist_ok=True)
+            self.cache.save(self._ngram_file)
+        except OSError as error:
+            raise OmniDraftError(
+                f"the n-gram cache cannot be written ({error}); free some disk space, or set "
+                "OMNIDRAFT_CACHE to a folder that can be written"
+            ) from error
+
+    def _policy(self, options: GenerationOptions) -> DraftLengthPolicy:
+        if options.draft_length != "auto":
+            return Fixed(options.draft_length, options.draft_confidence)
+        if options.repeatable:
+            return Fixed(FIXED_DRAFT_LENGTH, options.draft_confidence)
+        if self.costs is None:
+            from omnidraft.runtime.cost import load_costs
+
+            self.costs = load_costs(self._target, self.drafter)
+        # How much is accepted depends on the temperature more than on anything else, and what a
+        # score says of it on whose it is.
+        temperature = round(min(2.0, options.sampling.temperature), 1)
+        kind = (temperature, bool(self.learner and self.learner.head))
+        if kind not in self._policies:
+            self._policies[kind] = CostAware(self.costs)
+        return self._policies[kind]
+
+
 class Session:
     """Answers prompts with a target, faster through a drafter.
 
@@ -96,60 +195,66 @@ class Session:
 
     Args:
         target: the model whose answers are wanted.
-        drafter: proposes tokens; None decodes plainly.
+        drafter: proposes tokens; None decodes plainly. Of several, each round takes one: see
+            ``DrafterChoice``. A sampled answer that is to be repeatable takes the first.
         rule: which tokens of the two vocabularies are direct pairs.
         ngram_folder: None keeps the n-gram cache in memory only.
         special_text: what the drafter sees for the target's special tokens.
         adapter: what the drafter has learned for this target, and whether it goes on.
 
     Raises:
-        OmniDraftError: see ``Learner``.
+        OmniDraftError: see ``Learner``; an adapter and several drafters.
     """
 
     def __init__(
         self,
         target: LoadedModel,
-        drafter: LoadedModel | None = None,
+        drafter: LoadedModel | Sequence[LoadedModel] | None = None,
         *,
         rule: MappingRule = MappingRule.BYTES,
         ngram_folder: Path | None = None,
         special_text: str = "\n",
         adapter: AdapterChoice | None = None,
     ) -> None:
-        self.target = target
-        self.drafter = drafter
-        self._ngram_file: Path | None = None
-        self.cache: NgramCache | None = None
-        self.learner: Learner | None = None
-        self._speller: Speller | None = None
-        self.last: SpeculativeDecoder | None = None
-        self._costs: Costs | None = None
-        self._lookup: Lookup | None = None
-        self._policies: dict[tuple[float, bool], CostAware] = {}
-        if drafter is not None:
-            self._lookup = Lookup(target.model.vocab_size)
-            pair = VocabularyPair(
-                native_vocabulary(drafter.tokenizer, drafter.model.vocab_size),
-                native_vocabulary(target.tokenizer, target.model.vocab_size),
-                rule,
-            )
-            if adapter is not None:
-                # Imported here: it takes longer than all else that a session starts with.
-                from omnidraft.runtime.learner import Learner
+        drafters = [drafter] if isinstance(drafter, LoadedModel) else list(drafter or ())
+        learner_of = None
+        if adapter is not None and drafters:
+            if len(drafters) > 1:
+                raise OmniDraftError(
+                    f"an adapter belongs to one drafter, and here are {len(drafters)}"
+                )
+            # Imported here: it takes longer than all else that a session starts with.
+            from omnidraft.runtime.learner import Learner
 
-                self.learner = Learner(adapter, target, drafter, pair)
-                self.cache = self.learner.cache
-            else:
-                if ngram_folder is not None:
-                    self._ngram_file = ngram_folder / f"{pair.fingerprint:016x}.ngrams"
-                self.cache = _load_ngrams(self._ngram_file, pair)
-            self._speller = Speller(
-                pair,
-                target.tokenizer.surface,
-                drafter.tokenizer.segment,
-                special_text,
-                _shared_specials(drafter.tokenizer, target.tokenizer),
-            )
+            learner_of = partial(Learner, adapter, target, drafters[0])
+        self.target = target
+        self.drafters = drafters
+        self.last: SpeculativeDecoder | None = None
+        self.choice = DrafterChoice(max(1, len(drafters)))
+        self._lookup = Lookup(target.model.vocab_size)
+        self._pairings = [
+            _Pairing(target, each, rule, ngram_folder, special_text, learner_of)
+            for each in drafters
+        ]
+
+    @property
+    def drafter(self) -> LoadedModel | None:
+        """The drafter, the first of several; None: plain decoding."""
+        return self.drafters[0] if self.drafters else None
+
+    @property
+    def learner(self) -> Learner | None:
+        """What learns, or has learned, with an adapter."""
+        return self._pairings[0].learner if self._pairings else None
+
+    @property
+    def cache(self) -> NgramCache | None:
+        """The n-gram cache of the first drafter."""
+        return self._pairings[0].cache if self._pairings else None
+
+    @cache.setter
+    def cache(self, cache: NgramCache) -> None:
+        self._pairings[0].cache = cache
 
     def encode(self, prompt: str, *, raw: bool = False) -> list[int]:
         """Target tokens of a prompt, through the chat template where there is one.
@@ -219,59 +324,24 @@ class Session:
         Raises:
             OmniDraftError: the folder cannot be written.
         """
-        if self.learner is not None:
-            self.learner.finish()
-        if self._ngram_file is None or self.cache is None:
-            return
-        if self._costs is not None:
-            self._costs.save()
-        try:
-            self._ngram_file.parent.mkdir(parents=True, exist_ok=True)
-            self.cache.save(self._ngram_file)
-        except OSError as error:
-            raise OmniDraftError(
-                f"the n-gram cache cannot be written ({error}); free some disk space, or set "
-                "OMNIDRAFT_CACHE to a folder that can be written"
-            ) from error
+        for pairing in self._pairings:
+            pairing.save()
 
     def _decoder(self, options: GenerationOptions) -> SpeculativeDecoder:
-        drafting = None
-        if self.drafter and self.cache is not None and self._speller and options.draft_length != 0:
-            bos = self.drafter.tokenizer.bos_id if self.drafter.tokenizer.add_bos else None
-            drafting = Drafting(
-                self.drafter.model,
-                self.cache,
-                self._speller,
-                begin=() if bos is None else (bos,),
-                policy=self._policy(self.drafter, options),
-                head=self.learner.head if self.learner else None,
-                lookup=self._lookup if options.draft_length == "auto" else None,
-            )
+        pairings = self._pairings if options.draft_length != 0 else []
+        # Which drafter is the fastest is a matter of measured times.
+        if options.repeatable:
+            pairings = pairings[:1]
+        learner = self.learner
         return SpeculativeDecoder(
             self.target.model,
-            drafting,
+            [pairing.drafting(options, self._lookup) for pairing in pairings],
+            choice=self.choice if len(pairings) > 1 else None,
             sampling=options.sampling,
             verification=options.verification,
             seed=options.seed,
-            observer=self.learner.buffer.observe if self.learner and self.learner.buffer else None,
+            observer=learner.buffer.observe if learner and learner.buffer else None,
         )
-
-    def _policy(self, drafter: LoadedModel, options: GenerationOptions) -> DraftLengthPolicy:
-        sampling = options.sampling
-        if options.draft_length != "auto":
-            return Fixed(options.draft_length, options.draft_confidence)
-        if options.seed is not None and not sampling.greedy:
-            return Fixed(FIXED_DRAFT_LENGTH, options.draft_confidence)
-        if self._costs is None:
-            from omnidraft.runtime.cost import load_costs
-
-            self._costs = load_costs(self.target, drafter)
-        # How much is accepted depends on the temperature more than on anything else, and what a
-        # score says of it on whose it is.
-        kind = (round(min(2.0, sampling.temperature), 1), bool(self.learner and self.learner.head))
-        if kind not in self._policies:
-            self._policies[kind] = CostAware(self._costs)
-        return self._policies[kind]
 
 
 def read_draft_length(text: str) -> DraftLength:

@@ -69,11 +69,18 @@ class DraftContext:
         self._cache = cache
         self.tokens: list[int] = list(begin)
 
-    def extend(self, targets: Sequence[int], spellings: Sequence[Sequence[int]] = ()) -> int:
+    def extend(
+        self,
+        targets: Sequence[int],
+        spellings: Sequence[Sequence[int]] = (),
+        *,
+        said: bool = False,
+    ) -> int:
         """Append target tokens; observe those that are n-grams.
 
         Args:
             targets: target tokens, in order.
+            said: by the target, not by who asks it.
             spellings: draft tokens of the first ``len(spellings)`` of them, as they were drafted;
                 none for one that was proposed without drafting.
 
@@ -87,4 +94,17 @@ class DraftContext:
             self.tokens.extend(drafts)
             if len(drafts) > 1:
                 inserted += self._cache.observe(target, list(drafts))
+                if said:
+                    self._cache.judge(list(drafts), True)
         return inserted
+
+    def refuse(self, proposed: Sequence[int], said: int) -> None:
+        """Take in what the target said where an n-gram was proposed.
+
+        Args:
+            proposed: draft tokens of the n-gram.
+            said: the target token in its place.
+        """
+        spelled = list(self._speller.spell(said))
+        if 0 < len(spelled) < len(proposed) and spelled == list(proposed[: len(spelled)]):
+            self._cache.judge(list(proposed), False)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from scipy.stats import chisquare
-from toy import ToyModel, plain_greedy, toy_pair
+from toy import ToyModel, ToyPair, plain_greedy, toy_pair
 
 from omnidraft import Origin, SamplingParameters, Verification
 from omnidraft._native import Vocabulary, VocabularyPair
@@ -49,6 +51,29 @@ def test_greedy_is_plain_decoding_token_for_token(
     assert stats.accepted <= stats.proposed
     assert stats.ngram_accepted <= stats.ngram_hits <= stats.proposed
     assert stats.rounds <= count
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_an_ngram_of_the_prompt_that_the_target_never_says_is_soon_left_alone(
+    sampled: bool,
+) -> None:
+    """The target spells "ab" as two tokens, the prompt as one."""
+
+    class Alternating(ToyModel):
+        def logits(self, context: Sequence[int]) -> NDArray[np.float32]:
+            row = np.zeros(self.vocab_size, np.float32)
+            row[2 if context[-1] == 1 else 1] = 40
+            return row
+
+    pair = ToyPair([None, b"a", b"b"], [None, b"a", b"b", b"ab"])
+    drafting = dataclasses.replace(pair.drafting(0, 4), model=Alternating(3))
+    sampling = SamplingParameters(temperature=1.0 if sampled else 0.0)
+    decoder = SpeculativeDecoder(Alternating(4), drafting, sampling=sampling, seed=0)
+    assert tokens_of(decoder, [3], 100) == [1, 2] * 50
+    stats = decoder.statistics
+    assert len(pair.cache) == 1 and stats.ngram_accepted == 0
+    assert 2 <= stats.ngram_hits <= 6
+    assert stats.rounds < 30
 
 
 @pytest.mark.parametrize("drafter_context", [40, 64, 512])

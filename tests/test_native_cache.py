@@ -7,6 +7,7 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 from enumeration import spellings
 from hypothesis import given, settings
@@ -15,8 +16,11 @@ from hypothesis import strategies as st
 from omnidraft._native import (
     CacheDamagedError,
     CacheMismatchError,
+    Draft,
     Eviction,
+    Generator,
     NgramCache,
+    Verification,
     Vocabulary,
     VocabularyPair,
 )
@@ -100,6 +104,54 @@ def test_it_behaves_like_the_model(
         assert cache.evictions == inserted - len(cache)
         trie = [(t, d, primary) for t, d, _, primary in cache.ngrams()]
         if trie != [(t, d, primary) for t, d, _, primary in state]:
+            assert cache.version != before
+
+
+def is_merged(cache: NgramCache, drafts: list[int]) -> bool:
+    """Whether a greedy drafter that says these draft tokens proposes them as one target token."""
+    draft = Draft(cache, Verification.GREEDY)
+    chance = Generator(0)
+    for token in drafts:
+        row = np.zeros(len(DRAFTER), np.float32)
+        row[token] = 1
+        draft.step(row, chance)
+    return draft.finish().draft_counts == [len(drafts)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(NGRAMS), st.sampled_from(["observe", "said", "refused"])),
+        max_size=60,
+    ),
+    st.integers(0, 8),
+)
+def test_what_the_target_refuses_leaves_the_trie_until_it_says_it(
+    told: list[tuple[tuple[int, list[int]], str]], max_entries: int
+) -> None:
+    cache = NgramCache(PAIR, max_entries)
+    doubts: dict[tuple[int, ...], int] = {}
+    for (token, drafts), what in told:
+        before = cache.version
+        trusted = is_merged(cache, drafts)
+        if what == "observe":
+            cache.observe(token, drafts)
+        else:
+            cache.judge(drafts, what == "said")
+            if tuple(drafts) in doubts:
+                change = -1 if what == "said" else 1
+                doubts[tuple(drafts)] = min(2, max(0, doubts[tuple(drafts)] + change))
+        held = {tuple(d): target for target, d, *_ in cache.ngrams()}
+        doubts = {d: doubts.get(d, 0) for d in held}
+        for known in (cache, NgramCache.from_bytes(cache.to_bytes(), PAIR, max_entries)):
+            for d, doubt in doubts.items():
+                assert is_merged(known, list(d)) == (doubt < 2)
+            for target in set(held.values()):
+                spelled = {tuple(d): primary for t, d, _, primary in known.ngrams() if t == target}
+                assert sum(spelled.values()) == 1
+                if any(doubts[d] < 2 for d in spelled):
+                    assert all(doubts[d] < 2 for d, primary in spelled.items() if primary)
+        if is_merged(cache, drafts) != trusted:
             assert cache.version != before
 
 
@@ -362,7 +414,7 @@ def test_another_pair_and_another_version_are_refused(tmp_path: Path) -> None:
     body = bytearray(path.read_bytes()[:-8])
     body[8] += 1
     path.write_bytes(bytes(body) + fnv1a(bytes(body)))
-    with pytest.raises(CacheMismatchError, match="version 2"):
+    with pytest.raises(CacheMismatchError, match="version 3"):
         NgramCache.load(path, PAIR)
 
 

@@ -41,6 +41,12 @@ def underflow(instance: Instance) -> None:
     instance.spread = 150.0  # most weights are exactly 0: a step may have nothing to draw
 
 
+def doubted(instance: Instance) -> None:
+    for _, drafts, *_ in instance.cache.ngrams()[::2]:
+        for _ in range(2):
+            instance.cache.judge(drafts, False)
+
+
 def both(instance: Instance) -> None:
     instance.spread, instance.holes = 40.0, 0.3
 
@@ -52,7 +58,7 @@ def test_one_position_is_exact(name: str) -> None:
         assert instance.deviation(1 + seed % 4, Verification.EXACT, 1) < TOLERANCE, seed
 
 
-@pytest.mark.parametrize("change", [holes, underflow, both])
+@pytest.mark.parametrize("change", [holes, underflow, both, doubted])
 @pytest.mark.parametrize("name", ["plain", "all"])
 def test_extreme_logits_are_exact(name: str, change: Callable[[Instance], None]) -> None:
     for seed in range(25):

@@ -147,6 +147,8 @@ PYBIND11_MODULE(_native, m) {
            [](NgramCache& self, Token target, const std::vector<Token>& drafts) {
              return self.observe(target, view(drafts));
            })
+      .def("judge", [](NgramCache& self, const std::vector<Token>& drafts,
+                       bool merged) { self.judge(view(drafts), merged); })
       .def("__len__", &NgramCache::size)
       .def_property_readonly("memory_bytes", &NgramCache::memory_bytes)
       .def_property_readonly("evictions", &NgramCache::evictions)

@@ -58,6 +58,7 @@ void Draft::propose(Span<const Token> tokens) {
 // The trie may have grown since the last round.
 void Draft::begin_round() {
   node_ = trie_.root();
+  open_ = 0;
   proposal_.version = trie_.version();
   if (weights_ == nullptr || weights_.use_count() > 1) {
     weights_ = std::make_shared<std::vector<float>>();
@@ -109,39 +110,54 @@ Token Draft::step(Span<const float> logits, Chance& chance) {
   return token;
 }
 
+// The drafter's own choice wherever the path stays one that segment() can cut into target tokens:
+// an n-gram that was begun need not be finished.
 Token Draft::greedy_step(Span<const float> logits, Token best) {
-  const bool ends = node_.is_root() || trie_.token(node_) != kNoToken;
-  const auto allowed = [&](Token draft) {
-    return trie_.child(node_, draft).exists() || (ends && trie_.is_root_child(draft));
-  };
-  if (!allowed(best)) {
+  std::size_t open = open_;
+  if (!continues(best, open)) {
     best = kNoToken;
     float best_logit = -std::numeric_limits<float>::infinity();
-    const auto offer = [&](Token draft) {
-      const float logit = logits[static_cast<std::size_t>(draft)];
-      if (logit > best_logit) {
-        best_logit = logit;
-        best = draft;
-      }
-    };
-    if (!node_.is_root()) {
-      trie_.children(node_, children_);
-      std::for_each(children_.begin(), children_.end(), offer);
-    }
-    if (ends) {
-      for (std::size_t d = 0; d < logits.size(); ++d) {
-        if (logits[d] > best_logit && trie_.is_root_child(static_cast<Token>(d))) {
-          offer(static_cast<Token>(d));
-        }
+    for (std::size_t d = 0; d < logits.size(); ++d) {
+      if (logits[d] > best_logit && continues(static_cast<Token>(d), open)) {
+        best_logit = logits[d];
+        best = static_cast<Token>(d);
       }
     }
     if (best == kNoToken) {
       return kNoToken;
     }
+    continues(best, open);
   }
-  const Node next = trie_.child(node_, best);
-  node_ = next.exists() ? next : trie_.child(trie_.root(), best);
+  open_ = open;
   return best;
+}
+
+// Whether the path with `next` behind it falls into tokens of the trie by longest matches, the last
+// one perhaps unfinished. `open`: where that one begins; set anew if so.
+bool Draft::continues(Token next, std::size_t& open) const {
+  const std::vector<Token>& drafts = proposal_.drafts;
+  std::size_t begin = open_;
+  while (true) {
+    std::size_t longest = begin;
+    Node node = trie_.root();
+    for (std::size_t i = begin; i <= drafts.size(); ++i) {
+      node = trie_.child(node, i < drafts.size() ? drafts[i] : next);
+      if (!node.exists()) {
+        break;
+      }
+      if (trie_.token(node) != kNoToken) {
+        longest = i + 1;
+      }
+    }
+    if (node.exists()) {
+      open = begin;
+      return true;
+    }
+    if (longest == begin) {
+      return false;
+    }
+    begin = longest;
+  }
 }
 
 // Takes the weight from what does not open a position; the sum of the rest, by blocks in sums_.

@@ -15,8 +15,9 @@ namespace omnidraft {
 namespace {
 
 constexpr char kMagic[8] = {'O', 'D', 'N', 'G', 'R', 'A', 'M', '\n'};
-constexpr std::uint32_t kVersion = 1;
-constexpr std::uint32_t kMaxUses = (1U << 24) - 1;
+// Version 1 knew no doubt: its second word held the length only.
+constexpr std::uint32_t kVersion = 2;
+constexpr std::uint32_t kMaxUses = (1U << 22) - 1;
 
 int compare(Span<const Token> a, Span<const Token> b) {
   const std::size_t n = std::min(a.size(), b.size());
@@ -137,7 +138,7 @@ std::size_t NgramCache::memory_bytes() const {
 
 NgramCache::Ngram NgramCache::ngram(std::size_t i) const {
   const Entry& entry = entries_[by_drafts_[i]];
-  return {entry.target, drafts(entry), entry.uses, entry.primary != 0};
+  return {entry.target, drafts(entry), entry.uses, entry.primary != 0, entry.doubt < kDoubted};
 }
 
 std::pair<std::uint32_t, std::uint32_t> NgramCache::narrow(std::uint32_t begin, std::uint32_t end,
@@ -192,7 +193,7 @@ std::pair<std::size_t, std::size_t> NgramCache::spellings(Token target) const {
 bool NgramCache::observe(Token target, Span<const Token> wanted) {
   check(*pair_, target, wanted);
   const std::size_t at = lower_bound(wanted);
-  if (at < by_drafts_.size() && compare(drafts(entries_[by_drafts_[at]]), wanted) == 0) {
+  if (is_at(at, wanted)) {
     if (entries_[by_drafts_[at]].target == target) {
       use(by_drafts_[at]);
     }
@@ -204,6 +205,27 @@ bool NgramCache::observe(Token target, Span<const Token> wanted) {
   make_room(wanted.size());
   insert(target, wanted);
   return true;
+}
+
+void NgramCache::judge(Span<const Token> wanted, bool merged) {
+  const std::size_t at = lower_bound(wanted);
+  if (!is_at(at, wanted)) {
+    return;
+  }
+  Entry& entry = entries_[by_drafts_[at]];
+  const std::uint32_t before = entry.doubt;
+  if (merged ? before > 0 : before < kDoubted) {
+    entry.doubt = (merged ? before - 1 : before + 1) & 3;
+  }
+  if ((entry.doubt < kDoubted) != (before < kDoubted)) {
+    update_start(pool_[entry.offset]);
+    choose_primary(entry.target);
+    ++version_;
+  }
+}
+
+bool NgramCache::is_at(std::size_t at, Span<const Token> wanted) const {
+  return at < by_drafts_.size() && compare(drafts(entries_[by_drafts_[at]]), wanted) == 0;
 }
 
 bool NgramCache::can_hold(Token target, Span<const Token> wanted) const {
@@ -253,7 +275,7 @@ void NgramCache::choose_primary(Token target) {
   }
 }
 
-// The most used of [begin, end) in by_target_.
+// The most used of [begin, end) in by_target_, of the trusted ones if there are any.
 std::size_t NgramCache::best_spelling(std::size_t begin, std::size_t end) const {
   std::size_t best = begin;
   for (std::size_t i = begin; i < end; ++i) {
@@ -261,8 +283,11 @@ std::size_t NgramCache::best_spelling(std::size_t begin, std::size_t end) const 
     // often than the present choice. A function of what a saved cache keeps.
     const Entry& candidate = entries_[by_target_[i]];
     const Entry& so_far = entries_[by_target_[best]];
-    if (candidate.uses > so_far.uses ||
-        (candidate.uses == so_far.uses && candidate.tick < so_far.tick)) {
+    const bool trusted = candidate.doubt < kDoubted;
+    if (trusted != (so_far.doubt < kDoubted)) {
+      best = trusted ? i : best;
+    } else if (candidate.uses > so_far.uses ||
+               (candidate.uses == so_far.uses && candidate.tick < so_far.tick)) {
       best = i;
     }
   }
@@ -280,12 +305,14 @@ void NgramCache::set_primary(std::uint32_t id, bool primary) {
 
 void NgramCache::update_start(Token draft) {
   const auto [begin, end] = narrow(0, static_cast<std::uint32_t>(by_drafts_.size()), 0, draft);
-  bool any_primary = false;
+  bool any = false, any_primary = false;
   for (std::uint32_t i = begin; i < end && !any_primary; ++i) {
-    any_primary = entries_[by_drafts_[i]].primary != 0;
+    const Entry& entry = entries_[by_drafts_[i]];
+    any = any || entry.doubt < kDoubted;
+    any_primary = entry.doubt < kDoubted && entry.primary != 0;
   }
   const auto bit = static_cast<std::size_t>(draft);
-  begin < end ? starts_.set(bit) : starts_.reset(bit);
+  any ? starts_.set(bit) : starts_.reset(bit);
   any_primary ? primary_starts_.set(bit) : primary_starts_.reset(bit);
 }
 
@@ -410,8 +437,12 @@ void NgramCache::fill(const std::vector<Entry>& entries, const std::vector<Token
   for (const Entry& entry : entries) {
     const Span<const Token> spelling(pool.data() + entry.offset, entry.length);
     if (observe(entry.target, spelling)) {
-      entries_[by_drafts_[lower_bound(spelling)]].uses = entry.uses;
+      Entry& filled = entries_[by_drafts_[lower_bound(spelling)]];
+      filled.uses = entry.uses;
+      filled.doubt = entry.doubt;
+      update_start(spelling[0]);
       choose_primary(entry.target);
+      ++version_;
     }
   }
 }
@@ -469,7 +500,9 @@ bool NgramCache::fill_at_once(const std::vector<Entry>& entries, const std::vect
     entries_.push_back(entry);
     next_tick();
     entries_.back().tick = tick_;
-    starts_.set(static_cast<std::size_t>(pool_[entry.offset]));
+    if (entry.doubt < kDoubted) {
+      starts_.set(static_cast<std::size_t>(pool_[entry.offset]));
+    }
   }
   for (const Key& key : order) {
     by_drafts_.push_back(key.id);
@@ -484,7 +517,9 @@ bool NgramCache::fill_at_once(const std::vector<Entry>& entries, const std::vect
     }
     Entry& best = entries_[by_target_[best_spelling(begin, end)]];
     best.primary = 1;
-    primary_starts_.set(static_cast<std::size_t>(pool_[best.offset]));
+    if (best.doubt < kDoubted) {
+      primary_starts_.set(static_cast<std::size_t>(pool_[best.offset]));
+    }
   }
   ++version_;
   return true;
@@ -505,7 +540,7 @@ std::string NgramCache::to_bytes() const {
             [](const Entry* a, const Entry* b) { return a->tick < b->tick; });
   for (const Entry* entry : order) {
     put32(bytes, static_cast<std::uint32_t>(entry->target));
-    put32(bytes, entry->length);
+    put32(bytes, entry->length | entry->doubt << 8);
     put32(bytes, entry->uses);
     for (const Token draft : drafts(*entry)) {
       put32(bytes, static_cast<std::uint32_t>(draft));
@@ -531,9 +566,9 @@ NgramCache NgramCache::from_bytes(std::string_view bytes,
   }
   Reader reader(body.substr(sizeof kMagic), name);
   const std::uint32_t version = reader.get32();
-  if (version != kVersion) {
+  if (version == 0 || version > kVersion) {
     throw CacheMismatchError(name + " has format version " + std::to_string(version) +
-                             "; this program reads version " + std::to_string(kVersion));
+                             "; this program reads versions 1 to " + std::to_string(kVersion));
   }
   if (reader.get64() != pair->fingerprint()) {
     throw CacheMismatchError(name + " belongs to another pair of drafter and target");
@@ -544,11 +579,13 @@ NgramCache NgramCache::from_bytes(std::string_view bytes,
   for (std::uint32_t left = reader.get32(); left > 0; --left) {
     Entry entry{};
     entry.target = static_cast<Token>(reader.get32());
-    const std::uint32_t length = reader.get32();
-    if (length > kMaxLength) {
-      throw CacheDamagedError(name + " holds an n-gram of impossible length");
+    const std::uint32_t word = reader.get32();
+    const std::uint32_t length = version == 1 ? word : word & 0xff;
+    if (length > kMaxLength || (word - length) >> 8 > kDoubted) {
+      throw CacheDamagedError(name + " holds an impossible n-gram");
     }
     entry.length = length & 0x7f;
+    entry.doubt = ((word - length) >> 8) & 3;
     entry.uses = std::min(std::max(reader.get32(), 1U), kMaxUses) & kMaxUses;
     entry.offset = static_cast<std::uint32_t>(pool.size());
     for (std::uint32_t i = 0; i < length; ++i) {

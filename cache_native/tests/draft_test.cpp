@@ -58,6 +58,24 @@ TEST_F(DraftTest, GreedyProposesTheLongestMatch) {
   EXPECT_TRUE(greedy({}).tokens().empty());
 }
 
+TEST_F(DraftTest, GreedyNeedNotFinishAnNgramThatItBegan) {
+  cache_ = NgramCache(pair_);
+  observe(cache_, 2, {0, 1, 1});
+  EXPECT_EQ(greedy({0, 1, 0, 1, 1, 1}).tokens(), std::vector<Token>({0, 4, 2, 4}));
+  EXPECT_EQ(greedy({0, 1}).tokens(), std::vector<Token>({0, 4}));
+}
+
+TEST_F(DraftTest, WhatTheTargetRefusedIsNotMerged) {
+  const Token drafts[] = {0, 1};
+  cache_.judge({drafts, 2}, false);
+  EXPECT_EQ(greedy({0, 1}).tokens(), std::vector<Token>({1}));
+  cache_.judge({drafts, 2}, false);
+  EXPECT_EQ(greedy({0, 1}).tokens(), std::vector<Token>({0, 4}));
+  EXPECT_EQ(greedy({0, 1, 1}).tokens(), std::vector<Token>({2}));  // a longer one stays
+  cache_.judge({drafts, 2}, true);
+  EXPECT_EQ(greedy({0, 1}).tokens(), std::vector<Token>({1}));
+}
+
 TEST_F(DraftTest, GreedyMasksWhatTheTrieDoesNotKnow) {
   Draft draft(cache_, Verification::kGreedy, 0);
   EXPECT_EQ(step(draft, {1, 0, 9, 2}), 3);  // a special token is never drafted

@@ -96,6 +96,7 @@ class Draft {
 
  private:
   Token greedy_step(Span<const float> logits, Token best);
+  bool continues(Token next, std::size_t& open) const;
   Token exact_step(Span<float> weights, Chance& chance);
   Token paper_step(Span<const float> weights, Chance& chance);
   double mask_by_root(Span<float> weights);
@@ -108,6 +109,7 @@ class Draft {
   double temperature_;
   Trie trie_;
   Node node_;
+  std::size_t open_ = 0;  // greedy: the first draft token of the target token that is not finished
   Proposal proposal_;
   std::shared_ptr<std::vector<float>> weights_;
   double confidence_ = 1;

@@ -5,6 +5,7 @@
 //
 //   NgramCache cache(pair, {.max_entries = 65536, .max_bytes = 4 << 20});
 //   cache.observe(target_token, {draft, draft, draft});   // insert or count a use
+//   cache.judge({draft, draft, draft}, false);            // proposed, but the target split it
 //   cache.save("ngrams.odn");
 #pragma once
 
@@ -45,12 +46,14 @@ class CacheMismatchError : public std::runtime_error {
 class NgramCache {
  public:
   static constexpr std::size_t kMaxLength = 127;  // draft tokens in one n-gram
+  static constexpr std::uint32_t kDoubted = 2;
 
   struct Ngram {
     Token target;
     Span<const Token> drafts;
     std::uint32_t uses;
     bool primary;  // the spelling that the sampled walk uses
+    bool trusted;  // in the trie: see judge()
   };
 
   explicit NgramCache(std::shared_ptr<const VocabularyPair> pair, CacheLimits limits = {});
@@ -61,6 +64,13 @@ class NgramCache {
   // second target token for the same draft tokens, or an n-gram larger than the limits.
   // Throws std::out_of_range for token ids outside the vocabularies.
   bool observe(Token target, Span<const Token> drafts);
+
+  // What a target said where it could have chosen between an n-gram and a shorter token of the same
+  // draft tokens' beginning: the n-gram (`merged`) or the other. A text may hold n-grams that a
+  // target never says itself, two newlines as one token for instance; proposed in their place they
+  // are rejected every time. An n-gram that was refused kDoubted times more often than it was said
+  // is not trusted: it leaves the trie until it is said again. Unknown n-grams are ignored.
+  void judge(Span<const Token> drafts, bool merged);
 
   std::size_t size() const { return entries_.size(); }
   std::size_t memory_bytes() const;
@@ -78,7 +88,7 @@ class NgramCache {
   std::pair<std::uint32_t, std::uint32_t> narrow(std::uint32_t begin, std::uint32_t end,
                                                  std::size_t depth, Token draft) const;
 
-  // Draft tokens that begin an n-gram; those that begin a primary one.
+  // Draft tokens that begin a trusted n-gram; those that begin a primary one of them.
   const Bitset& starts() const { return starts_; }
   const Bitset& primary_starts() const { return primary_starts_; }
 
@@ -103,7 +113,8 @@ class NgramCache {
     Token target;
     std::uint32_t length : 7;
     std::uint32_t primary : 1;
-    std::uint32_t uses : 24;
+    std::uint32_t doubt : 2;  // times that it was refused more than said, at most kDoubted
+    std::uint32_t uses : 22;
     std::uint32_t tick;  // of the last use
   };
 
@@ -112,6 +123,7 @@ class NgramCache {
   }
   bool spells(Token target, Span<const Token> drafts) const;
   std::size_t lower_bound(Span<const Token> drafts) const;
+  bool is_at(std::size_t at, Span<const Token> drafts) const;
   std::pair<std::size_t, std::size_t> spellings(Token target) const;
   bool can_hold(Token target, Span<const Token> drafts) const;
   void insert(Token target, Span<const Token> drafts);

@@ -1,4 +1,4 @@
-// The trie over draft tokens that holds every direct token and every cached n-gram of a pair. It
+// The trie over draft tokens that holds every direct token and every trusted n-gram of a pair. It
 // is a view: a node is a depth and a range of the cache's sorted order.
 //
 //   Trie trie(cache, Trie::Spellings::kPrimary);
@@ -88,7 +88,7 @@ class Trie {
 
  private:
   bool counts(const NgramCache::Ngram& ngram) const {
-    return spellings_ == Spellings::kAll || ngram.primary;
+    return ngram.trusted && (spellings_ == Spellings::kAll || ngram.primary);
   }
   const NgramCache* cache_;
   Spellings spellings_;
