@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from importlib.metadata import version
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from omnidraft.export.recipes import Options
 from omnidraft.runtime.bundle import BUNDLE_FILE, Bundle
 from omnidraft.runtime.convert import source_sha256
 from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.files import expanded
 from omnidraft.runtime.models import DEFAULT_DRAFTER, cache_folder
 from omnidraft.runtime.sources import Progress
 
@@ -29,7 +31,7 @@ def learnable_drafter(name: str, *, progress: Progress = lambda step, fraction: 
     Raises:
         OmniDraftError: see ``export``; or the bundle has no LoRA inputs.
     """
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     if (folder / BUNDLE_FILE).is_file():
         if Bundle.load(folder, checksums=False).lora is None:
             raise OmniDraftError(
@@ -39,13 +41,26 @@ def learnable_drafter(name: str, *, progress: Progress = lambda step, fraction: 
         return folder
     source = find_checkpoint(name, progress)
     kept = cache_folder() / "learnable"
-    kept.mkdir(parents=True, exist_ok=True)
     output = kept / f"{source_sha256(source)[:16]}-{version('omnidraft')}-{_GRAPHS}"
+    if _is_whole(output):
+        return output
+    kept.mkdir(parents=True, exist_ok=True)
     with FileLock(output.with_suffix(".lock")):
-        if not (output / BUNDLE_FILE).is_file():
+        # Another process may have made it while this one waited.
+        if not _is_whole(output):
+            shutil.rmtree(output, ignore_errors=True)
             progress("preparing the drafter to learn", None)
             # The built-in drafter's weights lie on a 4-bit grid; of another the export would have
             # to try which matrices bear 4 bits.
             options = Options("int4" if name == DEFAULT_DRAFTER else "int8", trimmed=True)
             export(name, output, options=options, progress=progress)
     return output
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a bundle is there with all its files as they were written."""
+    try:
+        Bundle.load(folder)
+    except OmniDraftError:
+        return False
+    return True

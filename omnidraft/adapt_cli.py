@@ -17,9 +17,10 @@ from rich.text import Text
 
 from omnidraft.opening import open_models
 from omnidraft.output import AsJson, errors, print_json, progress_bar
-from omnidraft.runtime.bench import Prompt, Report, compare, read_prompts
+from omnidraft.runtime.bench import Prompt, Report, compare, prompt_named, read_prompts
 from omnidraft.runtime.engines import Engine
-from omnidraft.runtime.errors import MissingDependencyError, OmniDraftError
+from omnidraft.runtime.errors import MissingDependencyError
+from omnidraft.runtime.files import check_place, whole_file
 from omnidraft.runtime.models import (
     DEFAULT_DRAFTER,
     DEFAULT_QUANTIZATION,
@@ -172,8 +173,6 @@ def adapt(
         after = _measure(
             target_model, drafter_model, AdapterChoice(store, adapter), tests, options, "after"
         )
-    if plot is not None:
-        _draw(plot, run)
     report = run.as_dict()
     if before is not None and after is not None:
         report |= {"before": before.overall.as_dict(), "after": after.overall.as_dict()}
@@ -181,6 +180,8 @@ def adapt(
         print_json(report)
     else:
         _print(adapter, report)
+    if plot is not None:
+        _draw(plot, run)
 
 
 class _Run:
@@ -200,8 +201,9 @@ class _Run:
         shown = errors.is_terminal and not quiet
         display = Live(console=errors, transient=True, auto_refresh=False) if shown else None
         with display or nullcontext():
-            for prompt in prompts:
-                answer = self.session.generate(prompt.prompt, options)
+            for number, prompt in enumerate(prompts, 1):
+                with prompt_named(number):
+                    answer = self.session.generate(prompt.prompt, options)
                 self._recent.append(answer.statistics)
                 sums = Statistics()
                 for statistics in self._recent:
@@ -314,8 +316,7 @@ def _check_plotting(path: Path) -> None:
         raise MissingDependencyError(
             "--plot needs matplotlib: pip install 'omnidraft[plot]', or leave --plot out."
         ) from error
-    if not path.parent.is_dir():
-        raise OmniDraftError(f"There is no folder {path.parent} to write {path.name} into.")
+    check_place(path)
 
 
 def _draw(path: Path, run: _Run) -> None:
@@ -350,9 +351,8 @@ def _draw(path: Path, run: _Run) -> None:
         panels[0].legend(loc="lower right")
     panels[-1].xaxis.get_major_locator().set_params(integer=True)
     panels[-1].set_xlabel(f"prompts (means of the last {_SMOOTH})")
-    temporary = path.with_name(f".{path.name}.tmp")
-    figure.savefig(temporary, format="png")
-    temporary.replace(path)
+    with whole_file(path) as file:
+        figure.savefig(file, format="png")
 
 
 def _print(name: str, report: dict[str, Any]) -> None:

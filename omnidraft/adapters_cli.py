@@ -57,7 +57,9 @@ def list_(as_json: AsJson = False) -> None:
     )
     for entry in entries:
         if entry.problem:
-            console.print(f"{entry.name}: {entry.problem}", style="red", markup=False)
+            console.print(
+                f"{entry.name}: {entry.problem}", style="red", markup=False, soft_wrap=True
+            )
 
 
 @adapters_app.command()
@@ -138,6 +140,7 @@ def delete(
 ) -> None:
     """Delete an adapter for good."""
     store = _store()
+    store.check(name)
     if not yes:
         console = Console(stderr=True)
         try:

@@ -81,7 +81,9 @@ Drafters = Annotated[
 ]
 MaxNewTokens = Annotated[int, typer.Option(min=1, help="Generate at most so many tokens.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy decoding.")]
-TopK = Annotated[int, typer.Option(help="Keep the k most probable tokens; 0 is off.")]
+TopK = Annotated[
+    int, typer.Option(max=2**31 - 1, help="Keep the k most probable tokens; 0 is off.")
+]
 TopP = Annotated[float, typer.Option(help="Keep the smallest set with this probability; 1 is off.")]
 MinP = Annotated[float, typer.Option(help="Keep tokens at least so probable relative to the best.")]
 Penalty = Annotated[float, typer.Option(help="Repetition penalty; 1 is off.")]
@@ -173,7 +175,12 @@ def generate(
         print_json(_answer_as_dict(answer))
     else:
         _stream(session, text, options)
-    session.save()
+    try:
+        session.save()
+    except OmniDraftError as error:
+        if learn:
+            raise
+        warnings.warn(str(error), stacklevel=1)  # the answer is there
 
 
 @app.command()
@@ -406,16 +413,26 @@ def main() -> None:
         signal.signal(number, _interrupt)
     try:
         app()
-    except (OmniDraftError, PermissionError) as error:
+    except OmniDraftError as error:
         errors.print(Text(f"error: {error}", "red"), soft_wrap=True)
         sys.exit(2)
     except _Interrupted as interruption:
         errors.print("\ninterrupted")
         sys.exit(128 + interruption.signum)
     except BrokenPipeError:
-        # Whoever read our output has gone; keep Python from complaining at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read our output has gone.
+        _forget_output()
         sys.exit(141)
+    except OSError as error:
+        # No permission, a name that is too long, nowhere to print to.
+        errors.print(Text(f"error: {error}", "red"), soft_wrap=True)
+        _forget_output()
+        sys.exit(2)
+
+
+def _forget_output() -> None:
+    """Keep Python from complaining at exit about output that cannot be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Interrupted(BaseException):
@@ -463,6 +480,8 @@ def _sampling(
 def _read_prompt(prompt: str) -> str:
     if prompt != "-":
         return prompt
+    if sys.stdin is None:
+        raise OmniDraftError("there is no stdin to read the prompt from: pass it as --prompt")
     data = sys.stdin.buffer.read()
     try:
         return data.decode()

@@ -81,8 +81,9 @@ def profile(
     if length == 0:
         raise OmniDraftError("profile compares drafting with plain decoding: --draft-length from 1")
     # Imported here: pydantic's models take longer than all else that every command starts with.
+    from omnidraft.runtime.files import check_place
     from omnidraft.runtime.profiling.devices import load_device
-    from omnidraft.runtime.profiling.html import check_place, write_html
+    from omnidraft.runtime.profiling.html import write_html
     from omnidraft.runtime.profiling.profiler import PROMPTS, Request
     from omnidraft.runtime.profiling.profiler import profile as measure
 

@@ -43,6 +43,7 @@ from omnidraft._native import NgramCache, VocabularyPair
 from omnidraft.runtime.adapters import write_adapter
 from omnidraft.runtime.bundle import BUNDLE_FILE, Bundle
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
+from omnidraft.runtime.files import expanded, whole_file
 from omnidraft.runtime.folders import is_disk_full
 from omnidraft.runtime.manifest import MANIFEST_FILE, Manifest, describe_files, file_sha256
 
@@ -68,7 +69,7 @@ def adapters_folder() -> Path:
     Not in the cache folder: what was learned cannot be fetched again.
     """
     chosen = os.environ.get("OMNIDRAFT_DATA")
-    data = Path(chosen).expanduser() if chosen else platformdirs.user_data_path("omnidraft")
+    data = expanded(chosen) if chosen else platformdirs.user_data_path("omnidraft")
     return data / "adapters"
 
 
@@ -266,6 +267,11 @@ class AdapterStore:
             entries.append(StoredAdapter(name, path, status.st_size, used, metadata, problem))
         return entries[::-1]
 
+    def check(self, name: str) -> None:
+        """Raise ModelNotFoundError where there is none of that name."""
+        if not self._path(name).is_file():
+            raise _missing(self._path(name))
+
     def delete(self, name: str) -> None:
         """Remove an adapter, a damaged one too.
 
@@ -273,11 +279,9 @@ class AdapterStore:
             ModelNotFoundError: there is none of that name.
             OmniDraftError: it cannot be removed.
         """
-        path = self._path(name)
-        if not path.is_file():
-            raise _missing(path)
+        self.check(name)
         with self._changing():
-            path.unlink(missing_ok=True)
+            self._path(name).unlink(missing_ok=True)
             _flush_folder(self.folder)
 
     def export(self, name: str, path: Path, format: ExportFormat = "omnidraft") -> None:
@@ -297,13 +301,11 @@ class AdapterStore:
             raise OmniDraftError(
                 f"Adapter {name!r} has no LoRA yet, and an .onnx_adapter file holds nothing else."
             )
-        if path.is_dir():
-            raise OmniDraftError(f"{path} is a folder. Name a file to write.")
-        with _writing(path.parent):
-            if format == "onnx-adapter":
-                write_adapter(path, adapter.lora)
-            else:
-                _replace(path, _serialize(adapter, adapter.metadata))
+        if format == "onnx-adapter":
+            write_adapter(path, adapter.lora)
+            return
+        with whole_file(path) as file:
+            file.write_bytes(_serialize(adapter, adapter.metadata))
 
     def import_(self, path: Path, name: str, *, replace: bool = False) -> Names:
         """Keep an adapter that ``export`` wrote.
@@ -324,7 +326,15 @@ class AdapterStore:
             OmniDraftError: a newer version wrote it, or the name is taken; also see ``save``.
         """
         output = self._path(name)
-        adapter = _read(path)
+        if not path.is_file():
+            raise ModelNotFoundError(f"There is no file {path}.")
+        try:
+            adapter = _read(path)
+        except DamagedFileError as error:
+            raise DamagedFileError(
+                f"{str(error).removesuffix(_MEND)}. Nothing was imported: it has to be a file that "
+                "`omnidraft adapters export` wrote."
+            ) from error
         content = _serialize(adapter, adapter.metadata)
         with self._changing():
             if output.exists() and not replace:
@@ -545,10 +555,12 @@ def _missing(path: Path) -> ModelNotFoundError:
 
 
 def _damaged(path: Path, reason: str) -> DamagedFileError:
-    return DamagedFileError(
-        f"{path} is damaged: {reason}. Delete it, or put a whole copy in its place "
-        "(`omnidraft adapters import COPY --replace`)."
-    )
+    return DamagedFileError(f"{path} is damaged: {reason}{_MEND}")
+
+
+_MEND: Final = (
+    ". Delete it, or put a whole copy in its place (`omnidraft adapters import COPY --replace`)."
+)
 
 
 def _touch(path: Path) -> None:

@@ -14,6 +14,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
+from omnidraft.runtime.files import whole_file
 
 LoraWeights = Mapping[str, NDArray[np.float32]]
 """By the names of a bundle's LoRA inputs."""
@@ -23,7 +24,7 @@ def write_adapter(path: Path, adapter: LoraWeights) -> None:
     """Write an adapter, replacing a file that is there.
 
     Raises:
-        OSError: the file cannot be written.
+        OmniDraftError: the file cannot be written.
     """
     adapter_format = ort.AdapterFormat()
     adapter_format.set_adapter_version(1)
@@ -34,11 +35,11 @@ def write_adapter(path: Path, adapter: LoraWeights) -> None:
             for name, values in adapter.items()
         }
     )
-    temporary = path.with_name(f".{path.name}.tmp")
-    # ONNX Runtime says nothing when it cannot write, so this opens the file itself first.
-    temporary.write_bytes(b"")
-    adapter_format.export_adapter(str(temporary))
-    temporary.replace(path)
+    with whole_file(path) as file:
+        try:
+            adapter_format.export_adapter(str(file))
+        except RuntimeError as error:
+            raise OmniDraftError(f"{path} cannot be written; its disk may be full.") from error
 
 
 def read_adapter(path: Path) -> dict[str, NDArray[np.float32]]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
 from omnidraft.runtime.invariance import batch_noise
 from omnidraft.runtime.session import Answer, GenerationOptions, Session
 from omnidraft.runtime.statistics import Statistics
@@ -39,8 +40,13 @@ class Parting:
 
 @dataclass
 class Comparison:
-    """Sums over prompts."""
+    """Sums over prompts.
 
+    Attributes:
+        identical: answers that are the plain ones; sampled ones need not be, and are not compared.
+    """
+
+    greedy: bool = True
     prompts: int = 0
     identical: int = 0
     plain: Statistics = field(default_factory=Statistics)
@@ -58,10 +64,10 @@ class Comparison:
         plain = self.plain.tokens_per_second
         return self.speculative.tokens_per_second / plain if plain else 0.0
 
-    def as_dict(self) -> dict[str, float]:
+    def as_dict(self) -> dict[str, float | None]:
         return {
             "prompts": self.prompts,
-            "identical": self.identical,
+            "identical": self.identical if self.greedy else None,
             "block_efficiency": self.speculative.block_efficiency,
             "acceptance_rate": self.speculative.acceptance_rate,
             "plain_tokens_per_second": self.plain.tokens_per_second,
@@ -103,8 +109,13 @@ def read_prompts(path: Path, limit: int | None = None) -> list[Prompt]:
         OmniDraftError: the file cannot be read, or a line is not of this form.
     """
     try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        # Not splitlines: JSON may hold line separators of Unicode as they are.
+        lines = path.read_text("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise OmniDraftError(
+            f"{path} is not valid UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}"
+        ) from error
+    except OSError as error:
         raise OmniDraftError(f"the prompts cannot be read: {error}") from error
     prompts: list[Prompt] = []
     for number, line in enumerate(lines, 1):
@@ -117,7 +128,8 @@ def read_prompts(path: Path, limit: int | None = None) -> list[Prompt]:
             prompt, task = entry["prompt"], entry.get("task", "all")
             if not isinstance(prompt, str) or not isinstance(task, str):
                 raise TypeError
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            (prompt + task).encode()  # half a surrogate pair is no text
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise OmniDraftError(
                 f'{path}, line {number}: expected a JSON object such as {{"task": "math", '
                 f'"prompt": "What is 2 + 2?"}}'
@@ -126,6 +138,15 @@ def read_prompts(path: Path, limit: int | None = None) -> list[Prompt]:
     if not prompts:
         raise OmniDraftError(f"{path} holds no prompts")
     return prompts
+
+
+@contextmanager
+def prompt_named(number: int) -> Iterator[None]:
+    """Tell which prompt, from 1, is too long."""
+    try:
+        yield
+    except ContextOverflowError as error:
+        raise ContextOverflowError(f"prompt {number}: {error}") from error
 
 
 def compare(
@@ -144,22 +165,25 @@ def compare(
     """
     drafters = [drafter.name for drafter in session.drafters]
     noise = batch_noise(session.target.model)
-    report = Report(session.target.name, " + ".join(drafters), Comparison(), {}, noise)
+    greedy = options.sampling.greedy
+    report = Report(session.target.name, " + ".join(drafters), Comparison(greedy), {}, noise)
     plain_options = replace(options, draft_length=0)
     if options.draft_length == "auto":
         # A seed would fix the length of sampled drafts.
         options = replace(options, seed=None)
-    _warm_up(session, prompts[0], options, plain_options)
+    with prompt_named(1):
+        _warm_up(session, prompts[0], options, plain_options)
     for index, prompt in enumerate(prompts):
-        if index % 2:
-            speculative = session.generate(prompt.prompt, options)
-            plain = session.generate(prompt.prompt, plain_options)
-        else:
-            plain = session.generate(prompt.prompt, plain_options)
-            speculative = session.generate(prompt.prompt, options)
+        with prompt_named(index + 1):
+            if index % 2:
+                speculative = session.generate(prompt.prompt, options)
+                plain = session.generate(prompt.prompt, plain_options)
+            else:
+                plain = session.generate(prompt.prompt, plain_options)
+                speculative = session.generate(prompt.prompt, options)
         report.overall.add(plain, speculative)
-        report.tasks.setdefault(prompt.task, Comparison()).add(plain, speculative)
-        if options.sampling.greedy and plain.token_ids != speculative.token_ids:
+        report.tasks.setdefault(prompt.task, Comparison(greedy)).add(plain, speculative)
+        if greedy and plain.token_ids != speculative.token_ids:
             report.partings.append(_parting(session, index, prompt, options, plain, speculative))
         if len(drafters) > 1:
             report.drafter_rounds = dict(zip(drafters, session.choice.rounds, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,7 +175,9 @@ class Learner:
             }
         )
         self._adapter = Adapter(metadata, lora, pack_ngrams(self.cache), head, state)
-        self._choice.store.save(self._choice.name, self._adapter)
+        evicted = self._choice.store.save(self._choice.name, self._adapter)
+        if evicted:
+            warnings.warn(f"adapters removed to make room: {', '.join(evicted)}", stacklevel=2)
 
     def finish(self) -> None:
         """Learn from what is waiting, and save."""

@@ -17,6 +17,7 @@ from filelock import FileLock, Timeout
 
 from omnidraft.runtime.engines import Engine, engine_of, open_engine
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
+from omnidraft.runtime.files import expanded
 from omnidraft.runtime.folders import scratch_folder
 from omnidraft.runtime.manifest import MANIFEST_FILE, Manifest, describe_files, is_outdated
 from omnidraft.runtime.model import CausalModel
@@ -113,7 +114,7 @@ def _silent(step: str, fraction: float | None) -> None:
 def cache_folder() -> Path:
     """Where converted models are kept: ``$OMNIDRAFT_CACHE`` or the user's cache folder."""
     chosen = os.environ.get("OMNIDRAFT_CACHE")
-    return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("omnidraft")
+    return expanded(chosen) if chosen else platformdirs.user_cache_path("omnidraft")
 
 
 @dataclass(frozen=True)
@@ -196,6 +197,8 @@ class _Plan:
     """About how many weights it has, for the estimate of disk space."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """For the manifest: its name, description and licence."""
+    here: Path | None = None
+    """The checkpoint, where it need not be fetched."""
 
     def folder(self, quantization: Quantization) -> str:
         """Name of its folder in the cache."""
@@ -221,14 +224,14 @@ def _plan(name: str) -> _Plan:
         digests = "".join(entry["sha256"] for entry in describe_files(drafter).values())
         key = f"drafter-{sha256(digests.encode()).hexdigest()[:12]}"
         notes = {"name": name, "description": "the built-in drafter", "licence": "Apache-2.0"}
-        return _Plan(None, key, True, lambda scratch, progress: drafter, 0, 20_000_000, notes)
-    path = Path(name).expanduser()
+        return _Plan(None, key, True, weights=20_000_000, notes=notes, here=drafter)
+    path = expanded(name)
     if path.exists():
         if engine_of(path) != "transformers":
             return _Plan(path)
         key = f"{path.resolve().stem}-{content_key(path)}"
         notes = {"name": str(path.resolve())}
-        return _Plan(None, key, False, lambda scratch, progress: path, 0, _weights_of(path), notes)
+        return _Plan(None, key, weights=_weights_of(path), notes=notes, here=path)
     if is_hub_id(name):
 
         def fetch_from_hub(scratch: Path, progress: Progress) -> Path:
@@ -293,6 +296,8 @@ def resolve_checkpoint(name: str, *, progress: Progress = _silent) -> Path:
     plan = _plan(name)
     if plan.ready is not None:
         raise ModelNotFoundError(f"{name} holds no checkpoint (safetensors or GGUF).")
+    if plan.here is not None:
+        return plan.here
     folder = _subfolder("checkpoints") / plan.key
     with _lock(folder, progress):
         folder.mkdir(exist_ok=True)
@@ -318,7 +323,7 @@ def _convert(plan: _Plan, output: Path, quantization: Quantization, progress: Pr
                 f"About {needed / 1e9:.1f} GB of disk space are needed in {output.parent}, "
                 f"{free / 1e9:.1f} GB are free. Free space, or set OMNIDRAFT_CACHE to another disk."
             )
-        source = plan.fetch(scratch, progress)
+        source = plan.here or plan.fetch(scratch, progress)
         progress("reading the tokenizer", None)
         files = tokenizer_files(source)
         if plan.drafter:

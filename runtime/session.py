@@ -159,7 +159,8 @@ class _Pairing:
         if self._ngram_file is None:
             return
         if self.costs is not None:
-            self.costs.save()
+            with contextlib.suppress(OmniDraftError):  # they are measured again next time
+                self.costs.save()
         try:
             self._ngram_file.parent.mkdir(parents=True, exist_ok=True)
             self.cache.save(self._ngram_file)
@@ -352,7 +353,7 @@ def read_draft_length(text: str) -> DraftLength:
     """
     if text == "auto":
         return "auto"
-    if text.isdecimal() and int(text) <= 32:
+    if text.isdecimal() and len(text) <= 2 and int(text) <= 32:
         return int(text)
     raise OmniDraftError(f"--draft-length must be a number from 0 to 32, or auto, not {text!r}")
 

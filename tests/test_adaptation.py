@@ -41,6 +41,7 @@ from omnidraft.runtime.adaptation import (
     direct_mapping,
 )
 from omnidraft.runtime.adapter_store import AdapterStore
+from omnidraft.runtime.bundle import Bundle
 from omnidraft.runtime.decoder import Round, SpeculativeDecoder
 from omnidraft.runtime.errors import ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.learner import AdapterChoice
@@ -284,7 +285,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMNIDRAFT_CACHE", str(root / "cache"))
         bundle = learnable_drafter(str(write_drafter(root / "drafter", seed=1)))
-        assert learnable_drafter(str(root / "drafter")) == bundle
+        # What was damaged is made again: it is only kept, and can be.
+        for damage in (lambda file: file.unlink(), lambda file: file.write_bytes(b"x")):
+            for name in ("omnidraft.json", next(bundle.glob("*.onnx")).name):
+                damage(bundle / name)
+                assert learnable_drafter(str(root / "drafter")) == bundle
+                Bundle.load(bundle)
         assert learnable_drafter(str(bundle)) == bundle
         target = load_model(str(write_target(root / "target")))
         yield World(target, load_model(str(bundle)), root)
@@ -799,7 +805,7 @@ def test_how_a_head_is_trained_and_when_a_draft_ends_can_be_chosen(
             return super().generate(prompt, options)
 
     monkeypatch.setattr(adapt_cli, "Session", Watched)
-    monkeypatch.setattr(adapt_cli, "open_models", lambda *a, **k: (world.target, world.drafter))
+    monkeypatch.setattr(adapt_cli, "open_models", lambda *a, **k: (world.target, [world.drafter]))
     arguments = ["adapt", str(prompts), "--target", "x", "--adapter", "a", "--interval", "1"]
     done = CliRunner().invoke(app, [*arguments, "--max-new-tokens", "8", *given])
     assert done.exit_code == 0, done.output

@@ -369,7 +369,7 @@ def test_a_plot_is_drawn(world: World, tmp_path: Path, experiment: Any) -> None:
         ("cache", {"target": ["a", "b"]}, "--target once"),
         ("target-drift", {"target": ["a"]}, "--target twice"),
         ("ablation", {"limit": 12}, "nothing to test"),
-        ("cache", {"json_file": Path("missing/folder/x.json")}, "no folder"),
+        ("cache", {"json_file": Path("missing/folder/x.json")}, "No file can be written"),
         ("cache", {"stream": Path("missing.jsonl")}, "cannot be read"),
     ],
 )

@@ -305,7 +305,7 @@ def test_exports_are_open_formats(store: AdapterStore, tmp_path: Path) -> None:
         store.export("empty", tmp_path / "out", "onnx-adapter")
     with pytest.raises(OmniDraftError, match="folder"):
         store.export("math", tmp_path)
-    with pytest.raises(OmniDraftError, match="Nothing can be written"):
+    with pytest.raises(OmniDraftError, match="No file can be written"):
         store.export("math", tmp_path / "absent" / "file")
 
 

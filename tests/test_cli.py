@@ -82,6 +82,24 @@ def test_json_holds_the_answer_and_its_statistics(world: dict[str, str]) -> None
     assert plain["stats"]["rounds"] == plain["stats"]["target_tokens"]
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a full device")
+@pytest.mark.parametrize("json", [[], ["--json"]])
+def test_output_that_cannot_be_written_is_told(world: dict[str, str], json: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "omnidraft", "generate", "--target", world["target"]),
+                *("--drafter", world["drafter"], "--prompt", "The", "--max-new-tokens", "4", *json),
+            ],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=120,
+            env={**os.environ, "OMNIDRAFT_CACHE": world["cache"]},
+        )
+    assert done.returncode == 2
+    assert b"No space left" in done.stderr and done.stderr.count(b"\n") == 1
+
+
 def test_of_several_drafters_each_has_its_rounds(world: dict[str, str], tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "The quick brown fox"}\n' * 2)

@@ -318,7 +318,7 @@ def test_rows_are_written_whole_and_shown(tmp_path: Path) -> None:
     report.show(result, console)
     shown = console.export_text()
     assert "50.0" in shown and "no broken" in shown and "3/3" in shown
-    with pytest.raises(OmniDraftError, match="cannot be written"):
+    with pytest.raises(OmniDraftError, match="No file can be written"):
         report.write_json(result, tmp_path / "nowhere" / "peers.json")
 
 

@@ -447,7 +447,7 @@ def test_a_device_that_is_too_small_or_wrong(
     [
         (["--adb"], "not built yet"),
         (["--device-profile", "nokia-3310"], "raspberry-pi-5, snapdragon-8-gen-3"),
-        (["--html", "/no/such/folder/report.html"], "No report can be written"),
+        (["--html", "/no/such/folder/report.html"], "No file can be written"),
         (["--repeat", "0"], "--repeat"),
         (["--draft-length", "0"], "--draft-length from 1"),
     ],

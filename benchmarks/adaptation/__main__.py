@@ -34,12 +34,12 @@ from rich.table import Table
 from benchmarks.adaptation import experiments
 from benchmarks.adaptation.experiments import DRIFTS, TESTED, Experiment, Plan, Plot, Result
 from benchmarks.adaptation.lab import Lab, Setting
-from benchmarks.adaptation.replay import write_atomically
 from omnidraft.runtime.adaptation import LossName, Objective
 from omnidraft.runtime.adapter_store import AdapterStore
 from omnidraft.runtime.bench import Prompt, read_prompts
 from omnidraft.runtime.convert import Quantization
 from omnidraft.runtime.errors import MissingDependencyError, OmniDraftError
+from omnidraft.runtime.files import check_place, whole_file
 from omnidraft.runtime.models import DEFAULT_QUANTIZATION, cache_folder, load_model
 from omnidraft.runtime.session import DEFAULT_DRAFT_CONFIDENCE, GenerationOptions
 from omnidraft.runtime.trainer import LEARNING_RATES, LearningOptions
@@ -172,8 +172,8 @@ def _others(path: Path, known: set[str], limit: int | None) -> list[Prompt]:
 def _check_files(json_file: Path | None, plot: Path | None) -> None:
     """Before hours of measuring, not after."""
     for path in (json_file, plot):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise OmniDraftError(f"there is no folder {path.parent} to write {path.name} into")
+        if path is not None:
+            check_place(path)
     if plot is not None:
         try:
             import matplotlib  # noqa: F401
@@ -198,10 +198,8 @@ def _progress_bar() -> Progress:
 def _write(path: Path | None, report: dict[str, Any]) -> None:
     if path is None:
         return
-    try:
-        write_atomically(path, json.dumps(report, indent=2) + "\n")
-    except OSError as error:
-        raise OmniDraftError(f"the report cannot be written: {error}") from error
+    with whole_file(path) as file:
+        file.write_text(json.dumps(report, indent=2) + "\n", "utf-8")
 
 
 def _show(result: Result) -> None:
@@ -234,12 +232,8 @@ def _draw(path: Path, plot: Plot) -> None:
     axes.grid(alpha=0.3)
     if len(plot.lines) > 1:
         axes.legend(loc="best")
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        figure.savefig(temporary, format="png", dpi=120)
-        temporary.replace(path)
-    except OSError as error:
-        raise OmniDraftError(f"the plot cannot be written: {error}") from error
+    with whole_file(path) as file:
+        figure.savefig(file, format="png", dpi=120)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from omnidraft.runtime.adapter_store import model_key
 from omnidraft.runtime.bench import Prompt
 from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.files import whole_file
 from omnidraft.runtime.manifest import MANIFEST_FILE
 from omnidraft.runtime.model import check_pass, check_truncation
 from omnidraft.runtime.models import LoadedModel
@@ -152,8 +153,9 @@ class Answers:
     def _save(self) -> None:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.path, json.dumps(self._answers))
-        except OSError as error:
+            with whole_file(self.path) as file:
+                file.write_text(json.dumps(self._answers), "utf-8")
+        except (OSError, OmniDraftError) as error:
             raise OmniDraftError(
                 f"the answers cannot be kept ({error}); free some disk space, or set "
                 "OMNIDRAFT_CACHE to a folder that can be written"
@@ -166,14 +168,3 @@ def _digest(target: LoadedModel) -> str:
     if manifest.is_file():
         return sha256(manifest.read_bytes()).hexdigest()
     return model_key(target.name, target.path).sha256
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file under a temporary name, then rename it.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, "utf-8")
-    temporary.replace(path)

@@ -30,6 +30,7 @@ from benchmarks.peers.plan import Contestant, Method, contestants
 from benchmarks.peers.processes import Worker, WorkerError
 from omnidraft.runtime.bench import read_prompts
 from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.files import check_place
 from omnidraft.runtime.models import resolve_checkpoint
 from omnidraft.runtime.processor import processor_name
 from omnidraft.runtime.tokenizer import Tokenizer
@@ -48,7 +49,7 @@ def main(
     context: Annotated[
         int | None, typer.Option(min=16, help="pad prompts to so many tokens")
     ] = None,
-    temperature: Annotated[float, typer.Option(min=0.0)] = 0.0,
+    temperature: Annotated[float, typer.Option(min=0.0, max=10.0)] = 0.0,
     max_new_tokens: Annotated[int, typer.Option(min=2)] = 128,
     repeat: Annotated[int, typer.Option(min=1)] = 5,
     threads: Annotated[int, typer.Option(min=1)] = 2,
@@ -73,6 +74,9 @@ def main(
 ) -> None:
     """Measure, print, and write what was measured so far after every prompt."""
     budget = Budget(60 * budget_minutes)
+    for path in (json_file, plot):
+        if path:
+            check_place(path)
     if plot:
         report.require_matplotlib()
     lengths = [_length(each) for each in draft_length or ["4"]]
@@ -167,18 +171,18 @@ def main(
 
         measure(ways, tasks, generation, repeat, budget, step)
         final = result()
+    report.show(final, Console())
     if json_file:
         report.write_json(final, json_file)
     if plot:
         report.plot(final, plot)
-    report.show(final, Console())
 
 
 def _length(text: str) -> int | str:
     if text == "auto":
         return text
-    if not text.isdigit() or int(text) < 1:
-        raise OmniDraftError(f"--draft-length {text}: expected a number from 1, or auto")
+    if not text.isdecimal() or len(text) > 2 or not 1 <= int(text) <= 32:
+        raise OmniDraftError(f"--draft-length {text}: expected a number from 1 to 32, or auto")
     return int(text)
 
 

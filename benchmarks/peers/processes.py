@@ -40,15 +40,18 @@ class Worker:
         settings = {**settings, "precision": contestant.precision}
         module = f"benchmarks.peers.{contestant.module}"
         with log.open("wb") as errors:
-            self._process = subprocess.Popen(
-                [python or sys.executable, "-m", module, json.dumps(settings)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                cwd=ROOT,
-                text=True,
-                encoding="utf-8",
-            )
+            try:
+                self._process = subprocess.Popen(
+                    [python or sys.executable, "-m", module, json.dumps(settings)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    cwd=ROOT,
+                    text=True,
+                    encoding="utf-8",
+                )
+            except OSError as error:
+                raise WorkerError(f"{python} does not start: {error.strerror}") from error
         self._log = log
         try:
             self.version: str = self._receive()["version"]
@@ -75,7 +78,10 @@ class Worker:
         line = self._process.stdout.readline()
         if not line:
             raise self._died()
-        answer: dict[str, Any] = json.loads(line)
+        try:
+            answer: dict[str, Any] = json.loads(line)
+        except ValueError as error:
+            raise WorkerError(f"it answered {line.strip()[:80]!r}") from error
         if "missing" in answer:
             install = self.contestant.install
             raise WorkerError(f"not installed ({answer['missing']}): {install}")

@@ -10,7 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from omnidraft.runtime.errors import MissingDependencyError, OmniDraftError
+from omnidraft.runtime.errors import MissingDependencyError
+from omnidraft.runtime.files import whole_file
 
 Row = Mapping[str, Any]
 
@@ -69,13 +70,8 @@ def write_json(rows: Sequence[Row], path: Path) -> None:
     Raises:
         OmniDraftError: the file cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        temporary.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", "utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise OmniDraftError(f"{path} cannot be written: {error}") from error
+    with whole_file(path) as file:
+        file.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
 def require_matplotlib() -> None:
@@ -111,18 +107,16 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     )
     for panel, task in zip(panels[0], tasks, strict=True):
         paces = {_name(row): row["tokens_per_second"] for row in measured if row["task"] == task}
-        colours = ["tab:green" if name.startswith("omnidraft") else "tab:gray" for name in names]
+        ours = [name.startswith("omnidraft") and ", plain" not in name for name in names]
+        colours = ["tab:green" if each else "tab:gray" for each in ours]
         panel.barh(names, [paces.get(name, 0.0) for name in names], color=colours)
         panel.set_title(task)
         panel.set_xlabel("tokens/s")
     panels[0][0].invert_yaxis()
     figure.tight_layout()
-    temporary = path.with_name(f".{path.name}.part")
     try:
-        figure.savefig(temporary, format="png", dpi=120)
-        temporary.replace(path)
-    except OSError as error:
-        raise OmniDraftError(f"{path} cannot be written: {error}") from error
+        with whole_file(path) as file:
+            figure.savefig(file, format="png", dpi=120)
     finally:
         pyplot.close(figure)
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
 
 from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.files import expanded
 
 _SHIPPED = Path(__file__).parent / "devices"
 
@@ -47,7 +48,7 @@ class DeviceProfile(_Part):
     """Bytes, or text such as "2 GB" or "512 MiB": most resident memory of the process."""
     target_context: Annotated[int, Field(ge=2)] | None = None
     """Longest sequence of the target, in tokens."""
-    drafter_context: Annotated[int, Field(ge=2)] | None = None
+    drafter_context: Annotated[int, Field(ge=32)] | None = None
     """Longest sequence of the drafter, in tokens; it keeps the more recent half when full."""
     drafter_latency: list[PassLatency] = []
     """The drafter's passes on the device; empty: on this machine's CPU."""
@@ -88,7 +89,7 @@ def load_device(name: str) -> DeviceProfile:
     Raises:
         OmniDraftError: there is none of that name, or the file is not a profile.
     """
-    path = Path(name).expanduser()
+    path = expanded(name)
     if name in shipped_devices() and not path.is_file():
         path = _SHIPPED / f"{name}.toml"
     if not path.is_file():
@@ -113,7 +114,7 @@ def _read(path: Path) -> Any:
     try:
         text = path.read_text("utf-8")
         return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise OmniDraftError(
             f"{path} cannot be read as {'JSON' if path.suffix == '.json' else 'TOML'}: {error}"
         ) from error

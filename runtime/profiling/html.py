@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.files import whole_file
 from omnidraft.runtime.profiling.plots import bars, lines, stacks
 from omnidraft.runtime.profiling.report import Memory, Mode, Profile
 
@@ -28,19 +25,6 @@ def render_html(profile: Profile) -> str:
     return environment.get_template(_TEMPLATE).render(profile=profile, plots=_plots(profile))
 
 
-def check_place(path: Path) -> None:
-    """Say at once, not after minutes of measuring, that a report cannot be written there.
-
-    Raises:
-        OmniDraftError: there is no such folder, or it cannot be written, or ``path`` is a folder.
-    """
-    if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
-        raise OmniDraftError(
-            f"No report can be written to {path}. Name a file in a folder that can be written "
-            "(--html)."
-        )
-
-
 def write_html(profile: Profile, path: Path) -> None:
     """Write the report, whole or not at all.
 
@@ -48,22 +32,8 @@ def write_html(profile: Profile, path: Path) -> None:
         OmniDraftError: the file cannot be written.
     """
     text = render_html(profile)
-    temporary = None
-    try:
-        with NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}-", delete=False
-        ) as file:
-            temporary = Path(file.name)
-            file.write(text)
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except OSError as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-        raise OmniDraftError(
-            f"The report {path} cannot be written: {error.strerror}. Choose another place (--html)."
-        ) from error
+    with whole_file(path) as file:
+        file.write_text(text, "utf-8")
 
 
 def _plots(profile: Profile) -> dict[str, str]:
