@@ -61,7 +61,7 @@ def stacks(rows: Mapping[str, Mapping[str, float]], unit: str, title: str) -> st
 def lines(
     series: Mapping[str, Sequence[tuple[float, float]]], x_title: str, y_title: str, title: str
 ) -> str:
-    """Curves with points over one pair of axes, both of which begin at 0.
+    """Curves with points over one pair of axes; y begins at 0, x at the first point.
 
     Args:
         series: for each curve its points (x, y), x ascending, none negative.
@@ -69,16 +69,17 @@ def lines(
     height, bottom, left, top = 260, 40, 60, 16
     svg = _svg(height, title)
     points = [point for curve in series.values() for point in curve]
-    x_ticks = _ticks(max((x for x, _ in points), default=1.0), whole=True)
+    first, last = min((x for x, _ in points), default=0.0), max((x for x, _ in points), default=1.0)
+    x_ticks = [tick for tick in _ticks(last, whole=True) if first <= tick <= last]
     y_ticks = _ticks(max((y for _, y in points), default=1.0))
     width = _WIDTH - left - 20
 
     def place(x: float, y: float) -> tuple[float, float]:
-        across = left + width * x / x_ticks[-1]
+        across = left + width * (x - first) / max(last - first, 1e-6)
         return across, height - bottom - (height - bottom - top) * y / y_ticks[-1]
 
     for tick in y_ticks:
-        x, y = place(0, tick)
+        x, y = place(first, tick)
         _line(svg, x, y, x + width, y, "grid")
         _text(svg, x - 6, y, _number(tick), "end")
     for tick in x_ticks:
