@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 OMNIDRAFT := $(BIN)/omnidraft
 TARGET ?= smollm2-135m
 
-NATIVE := CMakeLists.txt $(wildcard cache_native/*/*.cpp cache_native/*/*.h cache_native/include/omnidraft/*.h)
+NATIVE := CMakeLists.txt $(wildcard *_native/*/*.cpp *_native/*/*.h cache_native/include/omnidraft/*.h)
 
 # mypy reads the package in the shape in which it is installed.
 MYPY = mkdir -p build/mypy/omnidraft && ln -sfn $(CURDIR)/omnidraft/* build/mypy/omnidraft/ && \

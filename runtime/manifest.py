@@ -18,14 +18,15 @@ BUNDLE_FILE = "omnidraft.json"
 Backend = Literal["onnx", "qnn", "executorch"]
 BundleQuantization = Literal["none", "int8", "int4", "a16w8"]
 # Of the manifest and of what the conversion writes: models of another version are converted anew.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 
 @dataclass(frozen=True)
 class Manifest:
     """A converted decoder.
 
-    ``max_threads`` is how many threads may share a pass without a row depending on the pass's size.
+    ``max_threads`` is how many threads may share a pass without a row depending on the pass's size;
+    None: any number.
     ``invariance`` holds what the conversion measured: ``batch_invariant`` (the largest difference
     was exactly 0), ``largest_difference`` (of a logit), the context lengths and pass sizes tried,
     and the ONNX Runtime version and CPU features they were tried with. ``files`` maps every other
@@ -41,7 +42,7 @@ class Manifest:
     head_size: int
     vocab_size: int
     context_length: int
-    max_threads: int
+    max_threads: int | None
     source_sha256: str
     invariance: Mapping[str, Any]
     files: Mapping[str, Mapping[str, Any]]

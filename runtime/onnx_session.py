@@ -6,16 +6,18 @@ from pathlib import Path
 
 import onnxruntime as ort
 
+from omnidraft import _native
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
 
 
 def cpu_session(graph: Path, options: ort.SessionOptions) -> ort.InferenceSession:
-    """Load a graph.
+    """Load a graph, which may use the operators of ``kernels_native``.
 
     Raises:
         DamagedFileError: ONNX Runtime refuses it.
         OmniDraftError: its weights lie behind a symbolic link that ONNX Runtime does not follow.
     """
+    options.register_custom_ops_library(_native.__file__)
     try:
         return ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's errors share no narrower base class.

@@ -317,9 +317,8 @@ def random_factors(config: dict[str, Any]) -> dict[str, NDArray[np.float32]]:
         factors[f"{i}.qkv"] = rng.uniform(0.2, 5, config["hidden_size"])
         factors[f"{i}.gate_up"] = rng.uniform(0.2, 5, config["hidden_size"])
         factors[f"{i}.down"] = rng.uniform(0.2, 5, config["intermediate_size"])
-        factors[f"{i}.o"] = np.tile(
-            rng.uniform(0.2, 5, config["num_key_value_heads"] * size), group
-        )
+        shared = rng.uniform(0.2, 5, (config["num_key_value_heads"], 1, size))
+        factors[f"{i}.o"] = shared.repeat(group, axis=1).reshape(-1)
     return {name: value.astype(np.float32) for name, value in factors.items()}
 
 
@@ -371,8 +370,8 @@ def test_factors_are_shared_by_heads_that_share_values(tmp_path: Path) -> None:
     )
     linears = [f"{i}.{part}" for i in range(2) for part in ("qkv", "o", "gate_up", "down")]
     assert sorted(factors) == sorted([*linears, "head"])
-    groups = factors["1.o"].reshape(2, -1)  # query heads, group by group
-    assert np.array_equal(groups[0], groups[1])
+    heads = factors["1.o"].reshape(LLAMA["num_key_value_heads"], 2, -1)
+    assert np.array_equal(heads[:, 0], heads[:, 1])
     # The channels that were made large are made small.
     assert set(np.argsort(factors["1.qkv"])[:2]) == {3, 40}
     assert set(np.argsort(factors["head"])[:2]) == {7, 33}

@@ -127,7 +127,7 @@ def _describe(
         head_size=d.head_size,
         vocab_size=d.vocab_size,
         context_length=d.context_length,
-        max_threads=max_threads(d),
+        max_threads=max_threads(d, quantization),
         source_sha256=source_sha256(source),
         invariance={},
         files=describe_files(folder),

@@ -23,6 +23,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from omnidraft.runtime.engines.onnx import MAX_PASS
+from omnidraft.runtime.onnx_session import cpu_session
 
 from .checkpoint import Checkpoint, Decoder
 from .graph import GRAPH_FILE, OBSERVED, Progress, whole_pass, write_graph
@@ -72,7 +73,7 @@ def _run(graph: Path, tokens: Sequence[int]) -> Mapping[str, NDArray[np.float32]
     """Mean squares of the inputs of each linear, float32 [in], over one pass."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    session = ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+    session = cpu_session(graph, options)
     names = [value.name for value in session.get_outputs() if value.name.startswith(OBSERVED)]
     values = session.run(names, whole_pass(session, tokens))
     return {name.removeprefix(OBSERVED): v for name, v in zip(names, values, strict=True)}
@@ -81,7 +82,8 @@ def _run(graph: Path, tokens: Sequence[int]) -> Mapping[str, NDArray[np.float32]
 def _factors(name: str, squares: NDArray[np.float32], d: Decoder) -> NDArray[np.float32]:
     if name.endswith(".o"):  # heads that share values share factors
         group = d.heads // d.kv_heads
-        squares = np.tile(squares.reshape(group, -1).mean(axis=0), group)
+        shared = squares.reshape(d.kv_heads, group, -1).mean(axis=1, keepdims=True)
+        squares = shared.repeat(group, axis=1).reshape(-1)
     relative = np.sqrt(squares / max(float(squares.mean()), 1e-30))
     factors: NDArray[np.float32] = np.maximum(relative, np.float32(SMALLEST)) ** -EXPONENT
     return factors.astype(np.float32)

@@ -231,6 +231,14 @@ class DrafterWriter(GraphWriter):
         output: str = self.node("ReduceSum", [y, self.integers(0)], keepdims=1)
         return output
 
+    def row_levels(self, x: str) -> tuple[str, str]:
+        """With ONNX Runtime's own operators: a bundle is for any program."""
+        largest = self.node("ReduceMax", [self.node("Abs", [x]), self.integers(-1)], keepdims=1)
+        step = self.node("Mul", [largest, self.real(1 / 127)])
+        step = self.node("Max", [step, self.real(1e-20)])  # a row of zeros stays one
+        scaled = self.node("Div", [x, step])
+        return self.node("QuantizeLinear", [scaled, self.real(1.0), self.middle()]), step
+
     def two_terms(self, x: str, width: int) -> str:
         """``x`` [1, n, width] as [2, n, width]: what MatMulNBits makes of it, and what is left."""
         if x not in self.terms:

@@ -1,22 +1,15 @@
 """Write a decoder as a batch-invariant ONNX graph with a KV cache that is updated in place.
 
 Row i of a pass over n tokens must equal, bit for bit, a pass over that token alone. What that
-takes, beyond one quantization scale per row and block of 32 weights:
+takes:
 
-- The cache of a layer is one buffer [positions, kv_heads, head_size]. New rows are scattered into
-  it and attention runs over the whole buffer under a mask, so column j of the scores is position j
-  however many tokens come in one pass. Two products, over old and new rows, would sum in an order
-  that depends on n. ScatterND copies nothing when its input and its output are the same memory.
-- The buffer's length is a multiple of 96, and so of every usual number of vector lanes (4, 8, 16,
-  24, 32, 48): kernels that sum over it then treat the masked tail (exact zeros) alike, whatever
-  the length.
-- Position comes first in the buffer. A shorter buffer is a prefix of a longer one (so the host
-  binds as much as it needs), and FusedMatMul reads its heads through strides, without a transpose.
-- How a product is cut along its summed dimension depends, in ONNX Runtime, on how many columns a
-  thread gets, and that depends on n. So a product is no longer than it can be without being cut
-  (``KEY_PART``), or there are enough of them that no two threads share one (``max_threads``).
-- Query heads are stored group by group, so that heads sharing a key head are further rows of one
-  product. A product of a single row, by factor 1, would take another kernel: see ``HALF``.
+- Quantized linears: integer sums are exact in whatever order they are taken; 4-bit ones have one
+  scale per row and block of 32 weights.
+- Attention is an operator of our own (kernels_native/): ONNX Runtime's sum in an order that depends
+  on how many rows they get. It also rotates, and writes new keys and values into the cache, which
+  copies nothing when its input and its output are the same memory.
+- Position comes first in the cache's buffers, so a shorter buffer is a prefix of a longer one and
+  the host binds as much as it needs.
 """
 
 from __future__ import annotations
@@ -65,15 +58,10 @@ BLOCK_VALUES = 1 << 22
 # ORT may map the weights file into memory: tensors start at a page.
 ALIGNMENT = 4096
 MASKED = -1e30
-# ONNX Runtime multiplies a single row by factor 1 in a kernel that sums in another order. The
-# factor of probabilities x values is therefore a half, and the output projection is doubled: both
-# are exact in binary floating point.
-HALF = 0.5
-# Scores sum over at most so many values, which are never cut; longer heads are summed in parts.
-KEY_PART = 128
-# Values are split into at least so many products, one for each thread. More parts cost more time.
-VALUE_PRODUCTS = 4
-SMALLEST_VALUE_PART = 16
+# ONNX Runtime cuts a float32 product along its summed dimension by how many columns a thread gets,
+# unless these are more.
+COLUMNS_OF_A_THREAD = 128
+OWN = "omnidraft"  # the domain of kernels_native's operators
 
 
 def write_graph(
@@ -129,34 +117,11 @@ def whole_pass(session: ort.InferenceSession, tokens: Sequence[int]) -> dict[str
     return inputs
 
 
-def key_parts(d: Decoder) -> int:
-    """Into how many parts a head's scores are split and summed."""
-    return -(-d.head_size // KEY_PART)
-
-
-def value_parts(d: Decoder) -> int:
-    """Into how many independent products a head's values are split."""
-    parts = 1
-    while (
-        d.kv_heads * parts < VALUE_PRODUCTS
-        and d.head_size % (2 * parts) == 0
-        and d.head_size // (2 * parts) >= SMALLEST_VALUE_PART
-    ):
-        parts *= 2
-    return parts
-
-
-def query_order(d: Decoder) -> NDArray[np.int64]:
-    """The checkpoint's query heads in the graph's order: heads that share a key head are apart.
-
-    Head (key head k, member g) moves from k * group + g to g * kv_heads + k.
-    """
-    return np.arange(d.heads).reshape(d.kv_heads, -1).T.reshape(-1)
-
-
-def max_threads(d: Decoder) -> int:
-    """With how many threads a decoder's graph is batch-invariant."""
-    return d.kv_heads * value_parts(d)
+def max_threads(d: Decoder, quantization: Quantization) -> int | None:
+    """With how many threads a decoder's graph is batch-invariant; None: with any number."""
+    if quantization != "float32":
+        return None
+    return max(1, d.hidden_size // COLUMNS_OF_A_THREAD)
 
 
 @dataclass(frozen=True)
@@ -338,19 +303,16 @@ class GraphWriter:
         columns.flush()
         scale = self.store(f"{name}.scales", (rows,), np.float32, [scales])
         if x not in self.quantized:
-            largest = self.node("ReduceMax", [self.node("Abs", [x]), self.integers(-1)], keepdims=1)
-            step = self.node("Mul", [largest, self.real(1 / 127)])
-            step = self.node("Max", [step, self.real(1e-20)])  # a row of zeros stays one
-            levels = self.node("Div", [x, step])
+            levels, step = self.row_levels(x)
+            self.quantized[x] = (levels, step)
             if self.observe:
                 # Of the levels, not of x: every token counts alike, as each has its own scale.
-                squares = [self.node("Mul", [levels, levels]), self.integers(0, 1)]
+                scaled = self.node("Div", [x, step])
+                squares = [self.node("Mul", [scaled, scaled]), self.integers(0, 1)]
                 mean = self.node("ReduceMean", squares, [OBSERVED + name], keepdims=0)
                 self.observed.append(
                     helper.make_tensor_value_info(mean, TensorProto.FLOAT, [width])
                 )
-            levels = self.node("QuantizeLinear", [levels, self.real(1.0), self.middle()])
-            self.quantized[x] = (levels, step)
         levels, step = self.quantized[x]
         y = self.node(
             "MatMulIntegerToFloat",
@@ -359,6 +321,11 @@ class GraphWriter:
         )
         output: str = self.node("Mul", [y, step])
         return output
+
+    def row_levels(self, x: str) -> tuple[str, str]:
+        """Names of the levels of 8-bit inputs, uint8 around 128, and of each row's step."""
+        levels, step = self.node("QuantizeRows", [x], 2, domain=OWN)
+        return levels, step
 
     def middle(self) -> str:
         return self.constant("middle", np.array(128, dtype=np.uint8))
@@ -453,7 +420,11 @@ class GraphWriter:
         )
         return helper.make_model(
             graph,
-            opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid(CONTRIB, 1)],
+            opset_imports=[
+                helper.make_opsetid("", 21),
+                helper.make_opsetid(CONTRIB, 1),
+                helper.make_opsetid(OWN, 1),
+            ],
             ir_version=10,
             producer_name="omnidraft",
         )
@@ -468,22 +439,15 @@ class GraphWriter:
             value("first_row", TensorProto.INT64, [1]),
         ]
         outputs = [value("logits", TensorProto.FLOAT, [1, "rows", d.vocab_size])]
-        shapes = {"key": key_parts(d), "value": value_parts(d)}
+        shape: list[str | int | None] = ["length", d.kv_heads, d.head_size]
         for i in range(d.layers):
-            for part, parts in shapes.items():
-                shape: list[str | int | None] = [
-                    "length",
-                    d.kv_heads * parts,
-                    d.head_size // parts,
-                ]
+            for part in ("key", "value"):
                 inputs.append(value(f"past.{i}.{part}", TensorProto.FLOAT, shape))
                 outputs.append(value(f"present.{i}.{part}", TensorProto.FLOAT, shape))
         return inputs, outputs
 
     def prepare(self) -> None:
         """What all layers share."""
-        self.row_index = self.node("Reshape", ["positions", self.integers(-1, 1)])
-        self.masks = {window: self.mask(window) for window in dict.fromkeys(self.decoder.windows)}
         self.ropes = self.rope_tables()
 
     def last_rows(self, x: str) -> str:
@@ -534,30 +498,6 @@ class GraphWriter:
                 self.linear8(x, "head", shape, blocks)
         self.nodes[-1].output[0] = "logits"
 
-    def mask(self, window: int | None) -> str:
-        """Float32 [n * group, length]: 0 where a token may look, else a large negative number."""
-        d = self.decoder
-        length = self.node("Shape", ["past.0.key"], start=0, end=1)
-        scalar = self.node("Squeeze", [length])
-        columns = self.node("Range", [self.scalar(0), scalar, self.scalar(1)])
-        visible = self.node("LessOrEqual", [columns, self.row_index])
-        if window is not None:
-            oldest = self.node("Sub", [self.row_index, self.integers(window)])
-            recent = self.node("Greater", [columns, oldest])
-            visible = self.node("And", [visible, recent])
-        mask = self.node("Where", [visible, self.real(0.0), self.real(MASKED)])
-        group = d.heads // d.kv_heads
-        if group > 1:
-            mask = self.node("Unsqueeze", [mask, self.integers(1)])
-            mask = self.node("Expand", [mask, self.integers(1, group, 1)])
-            rows = self.node("Concat", [self.integers(-1), length], axis=0)
-            mask = self.node("Reshape", [mask, rows])
-        output: str = mask
-        return output
-
-    def scalar(self, value: int) -> str:
-        return self.constant(f"integer_{value}", np.array(value, dtype=np.int64))
-
     def real(self, value: float) -> str:
         return self.constant(f"real_{value}", np.array(value, dtype=np.float32))
 
@@ -606,86 +546,41 @@ class GraphWriter:
     def attention(self, i: int, x: str) -> str:
         d = self.decoder
         size = d.head_size
-        window = d.windows[i]
-        order = query_order(d)
-
         # The heads of a group mix the same values, so they have the same factors.
-        value_factor = self.factor(f"{i}.o", d.heads * size)[: d.kv_heads * size]
+        factor = self.factor(f"{i}.o", d.heads * size).reshape(d.kv_heads, -1, size)
+        value_factor = factor[:, 0].reshape(-1)
 
         def qkv() -> Iterator[NDArray[np.float32]]:
-            for head in order.tolist():
-                yield self.checkpoint.rows(f"{i}.q", head * size, (head + 1) * size)
+            yield from self.blocks(f"{i}.q", d.heads * size, d.hidden_size)
             yield from self.blocks(f"{i}.k", d.kv_heads * size, d.hidden_size)
             yield from self.blocks(f"{i}.v", d.kv_heads * size, d.hidden_size, value_factor)
 
         bias = None
         if d.qkv_bias:
             biases = [self.checkpoint.rows(f"{i}.{part}.bias") for part in ("q", "k", "v")]
-            biases[0] = biases[0].reshape(d.heads, size)[order].reshape(-1)
             biases[2] = biases[2] * value_factor
             bias = np.concatenate(biases)
-        sizes = (d.heads * size, d.kv_heads * size, d.kv_heads * size)
-        joined = self.linear(x, f"{i}.qkv", (sum(sizes), d.hidden_size), qkv(), bias)
-        q, k, v = self.node("Split", [joined, self.integers(*sizes)], 3, axis=-1)
-        parts = key_parts(d)
-        key_shape = self.integers(-1, d.kv_heads * parts, size // parts)
-        q = self.node("Reshape", [self.rotate(i, "q", q, d.heads), key_shape])
-        k = self.node("Reshape", [self.rotate(i, "k", k, d.kv_heads), key_shape])
-        parts = value_parts(d)
-        v = self.node("Reshape", [v, self.integers(-1, d.kv_heads * parts, size // parts)])
-        keys, values = (
-            self.node(
-                "ScatterND", [f"past.{i}.{part}", self.row_index, new], [f"present.{i}.{part}"]
-            )
-            for part, new in (("key", k), ("value", v))
+        rows = (d.heads + 2 * d.kv_heads) * size
+        joined = self.linear(x, f"{i}.qkv", (rows, d.hidden_size), qkv(), bias)
+        norms = [self.vector(f"{i}.{part}_norm", size) for part in "qk"] if d.qk_norm else []
+        mixed = f"attention_{i}"
+        self.node(
+            "Attention",
+            [
+                *(joined, "positions", *self.ropes[d.windows[i]]),
+                *(f"past.{i}.key", f"past.{i}.value", *norms),
+            ],
+            [mixed, f"present.{i}.key", f"present.{i}.value"],
+            domain=OWN,
+            heads=d.heads,
+            kv_heads=d.kv_heads,
+            window=d.windows[i] or 0,
+            scale=float(d.query_scale),
+            norm_epsilon=float(d.norm_epsilon),
         )
-        # transBatch: [rows, heads, size] is read as [heads, rows, size].
-        scores = self.node(
-            "FusedMatMul",
-            [q, keys],
-            domain=CONTRIB,
-            alpha=d.query_scale,
-            transB=1,
-            transBatchA=1,
-            transBatchB=1,
-        )
-        parts = key_parts(d)
-        terms = [scores]
-        if parts > 1:
-            heads = range(d.kv_heads * parts)
-            terms = [
-                self.node("Gather", [scores, self.integers(*heads[part::parts])])
-                for part in range(parts)
-            ]
-        masked = self.node("Sum", [*terms, self.masks[window]])
-        weights = self.node("Softmax", [masked], axis=-1)
-        if (parts := value_parts(d)) > 1:
-            heads_of_parts = np.arange(d.kv_heads).repeat(parts).tolist()
-            weights = self.node("Gather", [weights, self.integers(*heads_of_parts)])
-        mixed = self.node(
-            "FusedMatMul", [weights, values], domain=CONTRIB, alpha=HALF, transBatchB=1
-        )
-        mixed = self.node("Transpose", [mixed], perm=[1, 0, 2])
-        mixed = self.node("Reshape", [mixed, self.integers(1, -1, d.heads * size)])
-
-        columns = (order[:, None] * size + np.arange(size)).reshape(-1)
-        blocks = (
-            block[:, columns] / np.float32(HALF)
-            for block in self.blocks(f"{i}.o", d.hidden_size, d.heads * size)
-        )
-        output_bias = self.checkpoint.rows(f"{i}.o.bias") if d.output_bias else None
-        return self.linear(mixed, f"{i}.o", (d.hidden_size, d.heads * size), blocks, output_bias)
-
-    def rotate(self, i: int, part: str, x: str, heads: int) -> str:
-        """Normalise the heads where the model does, and rotate them by position."""
-        d = self.decoder
-        if d.qk_norm:
-            split = self.node("Reshape", [x, self.integers(1, -1, heads, d.head_size)])
-            normed = self.norm(split, self.vector(f"{i}.{part}_norm", d.head_size))
-            x = self.node("Reshape", [normed, self.integers(1, -1, heads * d.head_size)])
-        cos, sin = self.ropes[d.windows[i]]
-        output: str = self.node("RotaryEmbedding", [x, "positions", cos, sin], domain=CONTRIB)
-        return output
+        shape = (d.hidden_size, d.heads * size)
+        bias = self.checkpoint.rows(f"{i}.o.bias") if d.output_bias else None
+        return self.linear(mixed, f"{i}.o", shape, self.blocks(f"{i}.o", *shape), bias)
 
     def feed_forward(self, i: int, x: str) -> str:
         d = self.decoder

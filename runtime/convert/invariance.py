@@ -35,7 +35,8 @@ def measure_invariance(folder: Path, progress: Progress) -> Manifest:
         all contexts, pass sizes and rows. The model is batch-invariant if it is exactly 0.
     """
     manifest = Manifest.load(folder)
-    threads = min(os.cpu_count() or 1, manifest.max_threads)
+    cores = os.cpu_count() or 1
+    threads = min(cores, manifest.max_threads or cores)
     model = OnnxModel(folder, threads=threads)
     contexts = [c for c in CONTEXTS if c + LARGEST <= model.max_length]
     tokens = np.random.default_rng(0).integers(0, model.vocab_size, max(CONTEXTS) + LARGEST)

@@ -17,9 +17,9 @@ from omnidraft.runtime.model import check_pass, check_truncation
 from omnidraft.runtime.onnx_session import cpu_session
 
 GRAPH_FILE = "model.onnx"
-# The graph sees a prefix of the cache, of this granularity: see convert/graph.py.
+# The graph sees a prefix of the cache, of this granularity: two tiles of kernels_native/.
 LENGTH_STEP = 96
-# Longer passes are cut: the scores of one take heads x n x context floats.
+# Longer passes are cut, which bounds the memory of one.
 MAX_PASS = 256
 
 

@@ -1,0 +1,305 @@
+#include "attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "omnidraft/vectors.h"
+
+namespace omnidraft {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kLog2E = 1.44269504088896340736F;
+// Values are summed over so many columns of a head at once: as many as registers hold.
+constexpr std::size_t kColumns = 64;
+
+// Normalises (where `norm` is not null) and rotates one head of one row.
+void prepare_head(const AttentionShape& shape, const AttentionTensors& tensors, const float* input,
+                  const float* norm, std::size_t row, float* output) {
+  const std::size_t half = shape.head_size / 2;
+  const auto position = static_cast<std::size_t>(tensors.positions[row]);
+  const float* cosines = tensors.cosines + position * half;
+  const float* sines = tensors.sines + position * half;
+  if (norm != nullptr) {
+    double squares = 0;
+    for (std::size_t i = 0; i < shape.head_size; ++i) {
+      squares += static_cast<double>(input[i]) * static_cast<double>(input[i]);
+    }
+    const auto mean = static_cast<float>(squares / static_cast<double>(shape.head_size));
+    const float factor = 1.0F / std::sqrt(mean + shape.norm_epsilon);
+    for (std::size_t i = 0; i < shape.head_size; ++i) {
+      output[i] = input[i] * factor * norm[i];
+    }
+    input = output;
+  }
+  for (std::size_t i = 0; i < half; ++i) {
+    const float first = input[i];
+    const float second = input[half + i];
+    output[i] = first * cosines[i] - second * sines[i];
+    output[half + i] = second * cosines[i] + first * sines[i];
+  }
+}
+
+template <std::size_t W>
+OMNIDRAFT_INLINE typename Vector<W>::Floats load(const float* from) {
+  typename Vector<W>::Floats vector;
+  std::memcpy(&vector, from, sizeof vector);
+  return vector;
+}
+
+template <std::size_t W>
+OMNIDRAFT_INLINE void store(typename Vector<W>::Floats vector, float* to) {
+  std::memcpy(to, &vector, sizeof vector);
+}
+
+// Rows that share what is loaded, and the vectors of columns that are summed at once: as many sums
+// as registers hold.
+template <std::size_t W>
+constexpr std::size_t kRows = W == 16 ? 4 : 2;
+constexpr std::size_t kColumnVectors = 4;
+
+struct Row {
+  const float* query = nullptr;
+  float* output = nullptr;
+  float* scores = nullptr;  // from the first tile on; then the weights
+  std::size_t first = 0;    // the positions it sees
+  std::size_t last = 0;
+
+  std::size_t first_tile() const { return first / kKeyTile; }
+  std::size_t last_tile() const { return last / kKeyTile; }
+  std::size_t tiles() const { return last_tile() + 1 - first_tile(); }
+  bool sees(std::size_t tile) const { return tile >= first_tile() && tile <= last_tile(); }
+  float* tile_scores(std::size_t tile) const { return scores + (tile - first_tile()) * kKeyTile; }
+};
+
+// How many rows from the first on see the tile, up to kRows<W>.
+template <std::size_t W>
+OMNIDRAFT_INLINE std::size_t seeing(const Row* rows, std::size_t count, std::size_t tile) {
+  std::size_t together = 0;
+  while (together < std::min(count, kRows<W>) && rows[together].sees(tile)) {
+    ++together;
+  }
+  return together;
+}
+
+// The scores of up to R rows in a tile; where there are fewer, the last is computed several times.
+// The sums of a row do not depend on R.
+template <std::size_t W, std::size_t R>
+OMNIDRAFT_INLINE void score(const Row* rows, std::size_t count, std::size_t tile, const float* keys,
+                            std::size_t head_size) {
+  using Floats = typename Vector<W>::Floats;
+  constexpr std::size_t kVectors = kKeyTile / W;
+  const float* queries[R];
+  Floats sums[R][kVectors];
+  for (std::size_t r = 0; r < R; ++r) {
+    queries[r] = rows[std::min(r, count - 1)].query;
+    for (std::size_t v = 0; v < kVectors; ++v) {
+      sums[r][v] = Floats{};
+    }
+  }
+  for (std::size_t d = 0; d < head_size; ++d) {
+    Floats column[kVectors];
+    for (std::size_t v = 0; v < kVectors; ++v) {
+      column[v] = load<W>(keys + d * kKeyTile + v * W);
+    }
+    for (std::size_t r = 0; r < R; ++r) {
+      for (std::size_t v = 0; v < kVectors; ++v) {
+        sums[r][v] += column[v] * queries[r][d];
+      }
+    }
+  }
+  for (std::size_t r = 0; r < R; ++r) {
+    for (std::size_t v = 0; v < kVectors; ++v) {
+      store<W>(sums[r][v], rows[std::min(r, count - 1)].tile_scores(tile) + v * W);
+    }
+  }
+}
+
+// Turns base-2 exponents into weights relative to the largest; returns their sum.
+template <std::size_t W>
+OMNIDRAFT_INLINE float softmax(float* scores, std::size_t count) {
+  using Floats = typename Vector<W>::Floats;
+  Floats best = Floats{} - kInfinity;
+  for (std::size_t i = 0; i < count; i += W) {
+    const Floats x = load<W>(scores + i);
+    best = x > best ? x : best;
+  }
+  float maximum = best[0];
+  for (std::size_t lane = 1; lane < W; ++lane) {
+    maximum = std::max(maximum, static_cast<float>(best[lane]));
+  }
+  Floats sums{};
+  for (std::size_t i = 0; i < count; i += W) {
+    const Floats x = exp2_of<W, true>(load<W>(scores + i) - maximum);
+    store<W>(x, scores + i);
+    sums += x;
+  }
+  float sum = 0;
+  for (std::size_t lane = 0; lane < W; ++lane) {
+    sum += sums[lane];
+  }
+  return sum;
+}
+
+// Adds a tile's values, V * W columns of them, to the outputs of up to R rows, like `score`.
+template <std::size_t W, std::size_t R, std::size_t V>
+OMNIDRAFT_INLINE void add_columns(const Row* rows, std::size_t count, std::size_t tile,
+                                  const float* values, std::size_t stride, std::size_t column) {
+  using Floats = typename Vector<W>::Floats;
+  const float* weights[R];
+  Floats sums[R][V];
+  for (std::size_t r = 0; r < R; ++r) {
+    const Row& row = rows[std::min(r, count - 1)];
+    weights[r] = row.tile_scores(tile);
+    for (std::size_t v = 0; v < V; ++v) {
+      sums[r][v] = load<W>(row.output + column + v * W);
+    }
+  }
+  for (std::size_t j = 0; j < kKeyTile; ++j) {
+    Floats value[V];
+    for (std::size_t v = 0; v < V; ++v) {
+      value[v] = load<W>(values + j * stride + column + v * W);
+    }
+    for (std::size_t r = 0; r < R; ++r) {
+      for (std::size_t v = 0; v < V; ++v) {
+        sums[r][v] += value[v] * weights[r][j];
+      }
+    }
+  }
+  for (std::size_t r = 0; r < R; ++r) {
+    for (std::size_t v = 0; v < V; ++v) {
+      store<W>(sums[r][v], rows[std::min(r, count - 1)].output + column + v * W);
+    }
+  }
+}
+
+template <std::size_t W, std::size_t R>
+OMNIDRAFT_INLINE void add_values(const Row* rows, std::size_t count, std::size_t tile,
+                                 const float* values, std::size_t stride, std::size_t head_size) {
+  constexpr std::size_t kColumns = kColumnVectors * W;
+  std::size_t column = 0;
+  for (; column + kColumns <= head_size; column += kColumns) {
+    add_columns<W, R, kColumnVectors>(rows, count, tile, values, stride, column);
+  }
+  for (; column + W <= head_size; column += W) {
+    add_columns<W, R, 1>(rows, count, tile, values, stride, column);
+  }
+  for (; column < head_size; ++column) {
+    add_columns<1, R, 1>(rows, count, tile, values, stride, column);
+  }
+}
+
+template <std::size_t W>
+OMNIDRAFT_INLINE void attend_with(const AttentionShape& shape, const AttentionTensors& tensors,
+                                  std::size_t head, std::size_t begin, std::size_t end) {
+  const std::size_t size = shape.head_size;
+  const std::size_t kv_head = head / (shape.heads / shape.kv_heads);
+  const std::size_t width = (shape.heads + 2 * shape.kv_heads) * size;
+  const std::size_t stride = shape.kv_heads * size;
+  const std::size_t count = end - begin;
+
+  thread_local std::vector<Row> rows;
+  thread_local std::vector<float> memory;
+  rows.resize(count);
+  std::size_t needed = count * size;
+  std::size_t first_tile = std::numeric_limits<std::size_t>::max();
+  std::size_t last_tile = 0;
+  for (std::size_t r = 0; r < count; ++r) {
+    Row& row = rows[r];
+    row.last = static_cast<std::size_t>(tensors.positions[begin + r]);
+    const bool all = shape.window == 0 || row.last < shape.window;
+    row.first = all ? 0 : row.last - shape.window + 1;
+    needed += row.tiles() * kKeyTile;
+    first_tile = std::min(first_tile, row.first_tile());
+    last_tile = std::max(last_tile, row.last_tile());
+  }
+  memory.resize(needed);
+  float* query = memory.data();
+  float* scores = query + count * size;
+  for (std::size_t r = 0; r < count; ++r, query += size) {
+    Row& row = rows[r];
+    row.query = query;
+    row.scores = scores;
+    row.output = tensors.output + ((begin + r) * shape.heads + head) * size;
+    scores += row.tiles() * kKeyTile;
+    prepare_head(shape, tensors, tensors.qkv + (begin + r) * width + head * size,
+                 tensors.query_norm, begin + r, query);
+    // In base 2, which the exponential is.
+    for (std::size_t i = 0; i < size; ++i) {
+      query[i] *= shape.scale * kLog2E;
+    }
+  }
+
+  // Tile by tile, so that one is read from far away once for all rows.
+  for (std::size_t tile = first_tile; tile <= last_tile; ++tile) {
+    const float* keys = tensors.keys + (tile * shape.kv_heads + kv_head) * size * kKeyTile;
+    for (std::size_t r = 0; r < count;) {
+      const std::size_t together = seeing<W>(&rows[r], count - r, tile);
+      if (together > 1) {
+        score<W, kRows<W>>(&rows[r], together, tile, keys, size);
+      } else if (together == 1) {
+        score<W, 1>(&rows[r], 1, tile, keys, size);
+      }
+      r += std::max<std::size_t>(together, 1);
+    }
+  }
+  for (const Row& row : rows) {
+    const std::size_t all = row.tiles() * kKeyTile;
+    const std::size_t start = row.first_tile() * kKeyTile;
+    std::fill(row.scores, row.scores + (row.first - start), -kInfinity);
+    std::fill(row.scores + (row.last + 1 - start), row.scores + all, -kInfinity);
+    const float factor = 1.0F / softmax<W>(row.scores, all);
+    for (std::size_t i = 0; i < all; ++i) {
+      row.scores[i] *= factor;
+    }
+    std::fill(row.output, row.output + size, 0.0F);
+  }
+  // What a row does not see of a tile has the weight 0, whatever finite number lies there.
+  for (std::size_t tile = first_tile; tile <= last_tile; ++tile) {
+    const float* values = tensors.values + tile * kKeyTile * stride + kv_head * size;
+    for (std::size_t r = 0; r < count;) {
+      const std::size_t together = seeing<W>(&rows[r], count - r, tile);
+      if (together > 1) {
+        add_values<W, kRows<W>>(&rows[r], together, tile, values, stride, size);
+      } else if (together == 1) {
+        add_values<W, 1>(&rows[r], 1, tile, values, stride, size);
+      }
+      r += std::max<std::size_t>(together, 1);
+    }
+  }
+}
+
+}  // namespace
+
+void append(const AttentionShape& shape, const AttentionTensors& tensors, std::size_t begin,
+            std::size_t end) {
+  const std::size_t size = shape.head_size;
+  thread_local std::vector<float> key;
+  key.resize(size);
+  for (std::size_t row = begin; row < end; ++row) {
+    const auto position = static_cast<std::size_t>(tensors.positions[row]);
+    const float* input =
+        tensors.qkv + (row * (shape.heads + 2 * shape.kv_heads) + shape.heads) * size;
+    for (std::size_t head = 0; head < shape.kv_heads; ++head, input += size) {
+      prepare_head(shape, tensors, input, tensors.key_norm, row, key.data());
+      float* tile = tensors.keys +
+                    ((position / kKeyTile) * shape.kv_heads + head) * size * kKeyTile +
+                    position % kKeyTile;
+      for (std::size_t i = 0; i < size; ++i) {
+        tile[i * kKeyTile] = key[i];
+      }
+    }
+    // The row's values, all heads of them, follow its keys.
+    std::copy(input, input + shape.kv_heads * size,
+              tensors.values + position * shape.kv_heads * size);
+  }
+}
+
+OMNIDRAFT_DISPATCH(void, attend,
+                   (const AttentionShape& shape, const AttentionTensors& tensors, std::size_t head,
+                    std::size_t begin, std::size_t end),
+                   (shape, tensors, head, begin, end), 16, 8, 4)
+
+}  // namespace omnidraft

@@ -1,0 +1,47 @@
+// Attention over a KV cache, for a decoder whose rows must not depend on how many share a pass.
+//
+// Whatever the pass, a row's sums are taken in the order of its own keys, by the same instructions,
+// and what other rows left behind its position never enters them. So row i of a pass over n tokens
+// equals, bit for bit, a pass over that token alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace omnidraft {
+
+// Keys are kept in tiles of so many positions, each [kv_heads, head_size, kKeyTile]: the scores of
+// a tile are sums over head_size of whole vectors. A buffer's length is a multiple of it.
+constexpr std::size_t kKeyTile = 48;
+
+struct AttentionShape {
+  std::size_t rows = 0;
+  std::size_t heads = 0;
+  std::size_t kv_heads = 0;   // divides heads
+  std::size_t head_size = 0;  // even
+  std::size_t window = 0;     // how many positions a row sees, its own among them; 0: all
+  float scale = 1.0F;         // of the scores
+  float norm_epsilon = 0.0F;
+};
+
+struct AttentionTensors {
+  const float* qkv = nullptr;               // [rows, heads + 2 * kv_heads, head_size]
+  const std::int64_t* positions = nullptr;  // [rows], below the buffers' length
+  const float* cosines = nullptr;           // [context, head_size / 2]
+  const float* sines = nullptr;
+  const float* query_norm = nullptr;  // [head_size]; null: queries are not normalised
+  const float* key_norm = nullptr;
+  float* keys = nullptr;    // [length / kKeyTile, kv_heads, head_size, kKeyTile]
+  float* values = nullptr;  // [length, kv_heads, head_size]
+  float* output = nullptr;  // [rows, heads, head_size]
+};
+
+// Writes the keys, normalised and rotated, and the values of rows begin...end-1 into the buffers.
+void append(const AttentionShape& shape, const AttentionTensors& tensors, std::size_t begin,
+            std::size_t end);
+
+// The output of a query head for rows begin...end-1; every row's key must have been appended.
+void attend(const AttentionShape& shape, const AttentionTensors& tensors, std::size_t head,
+            std::size_t begin, std::size_t end);
+
+}  // namespace omnidraft

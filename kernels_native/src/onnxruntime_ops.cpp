@@ -1,0 +1,306 @@
+// The kernels as operators of ONNX Runtime, in the domain "omnidraft": see the headers for what
+// they compute and runtime/convert/graph.py for their use.
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "attention.h"
+#include "onnxruntime_abi.h"
+#include "quantize.h"
+
+namespace omnidraft {
+namespace {
+
+// Below so many multiplications waking the other threads costs more than they save.
+constexpr std::size_t kSerialWork = 200'000;
+// Rows of a long pass that one thread takes at a time.
+constexpr std::size_t kRowBlock = 16;
+
+// What ONNX Runtime answered; its own status is passed on as it is.
+struct Failure {
+  OrtStatus* status;
+};
+
+void check(OrtStatus* status) {
+  if (status != nullptr) {
+    throw Failure{status};
+  }
+}
+
+// Runs `body`; what it throws becomes a status, as no exception may leave the library.
+template <typename Body>
+OrtStatus* guarded(const OrtApi& api, const Body& body) {
+  try {
+    body();
+    return nullptr;
+  } catch (const Failure& failure) {
+    return failure.status;
+  } catch (const std::exception& error) {
+    return api.CreateStatus(kInvalidArgument, error.what());
+  }
+}
+
+void require(bool condition, const char* message) {
+  if (!condition) {
+    throw std::invalid_argument(message);
+  }
+}
+
+template <typename T>
+struct Tensor {
+  T* data = nullptr;
+  std::vector<std::int64_t> shape;
+
+  std::size_t size(std::size_t axis) const { return static_cast<std::size_t>(shape.at(axis)); }
+};
+
+struct Context {
+  const OrtApi& api;
+  OrtKernelContext* context;
+
+  // An empty tensor where an optional input is left out.
+  template <typename T>
+  Tensor<const T> input(std::size_t index) const {
+    const OrtValue* value = nullptr;
+    check(api.KernelContext_GetInput(context, index, &value));
+    if (value == nullptr) {
+      return {};
+    }
+    OrtTensorTypeAndShapeInfo* info = nullptr;
+    check(api.GetTensorTypeAndShape(value, &info));
+    const std::unique_ptr<OrtTensorTypeAndShapeInfo, void (*)(OrtTensorTypeAndShapeInfo*)> owner(
+        info, api.ReleaseTensorTypeAndShapeInfo);
+    std::size_t count = 0;
+    check(api.GetDimensionsCount(info, &count));
+    Tensor<const T> tensor;
+    tensor.shape.resize(count);
+    check(api.GetDimensions(info, tensor.shape.data(), count));
+    tensor.data = static_cast<const T*>(data(const_cast<OrtValue*>(value)));
+    return tensor;
+  }
+
+  template <typename T>
+  T* output(std::size_t index, const std::vector<std::int64_t>& shape) const {
+    OrtValue* value = nullptr;
+    check(api.KernelContext_GetOutput(context, index, shape.data(), shape.size(), &value));
+    return static_cast<T*>(data(value));
+  }
+
+  // Calls function(i) for each i below `count`, on ONNX Runtime's threads.
+  template <typename Function>
+  void parallel(std::size_t count, const Function& function) const {
+    const auto call = [](void* data, std::size_t index) {
+      (*static_cast<const Function*>(data))(index);
+    };
+    check(api.KernelContext_ParallelFor(context, call, count, 0, const_cast<Function*>(&function)));
+  }
+
+ private:
+  void* data(OrtValue* value) const {
+    void* result = nullptr;
+    check(api.GetTensorMutableData(value, &result));
+    return result;
+  }
+};
+
+struct Attention {
+  static constexpr const char* kName = "Attention";
+  static constexpr ONNXTensorElementDataType kInputs[] = {kFloat, kInt64, kFloat, kFloat,
+                                                          kFloat, kFloat, kFloat, kFloat};
+  static constexpr std::size_t kRequiredInputs = 6;
+  static constexpr ONNXTensorElementDataType kOutputs[] = {kFloat, kFloat, kFloat};
+
+  Attention(const OrtApi& api, const OrtKernelInfo* info) {
+    const auto integer = [&](const char* name) {
+      std::int64_t value = 0;
+      check(api.KernelInfoGetAttribute_int64(info, name, &value));
+      require(value >= 0, "attributes of Attention must not be negative");
+      return static_cast<std::size_t>(value);
+    };
+    shape.heads = integer("heads");
+    shape.kv_heads = integer("kv_heads");
+    shape.window = integer("window");
+    check(api.KernelInfoGetAttribute_float(info, "scale", &shape.scale));
+    check(api.KernelInfoGetAttribute_float(info, "norm_epsilon", &shape.norm_epsilon));
+    require(shape.kv_heads > 0 && shape.heads > 0 && shape.heads % shape.kv_heads == 0,
+            "heads must be a multiple of kv_heads");
+  }
+
+  // Inputs: qkv, positions, cosines, sines, past keys and values [length, kv_heads, head_size],
+  // norms of queries and keys. Outputs: the mix [1, n, heads * head_size], present keys and values,
+  // which may be the memory of the past ones.
+  void compute(const Context& context) {
+    AttentionShape shape = this->shape;
+    AttentionTensors tensors;
+    const auto qkv = context.input<float>(0);
+    const auto positions = context.input<std::int64_t>(1);
+    const auto cosines = context.input<float>(2);
+    const auto sines = context.input<float>(3);
+    const auto keys = context.input<float>(4);
+    const auto values = context.input<float>(5);
+    const auto query_norm = context.input<float>(6);
+    const auto key_norm = context.input<float>(7);
+    require(keys.shape.size() == 3 && keys.shape == values.shape && keys.size(1) == shape.kv_heads,
+            "past keys and values must be [length, kv_heads, head_size]");
+    const std::size_t length = keys.size(0);
+    shape.head_size = keys.size(2);
+    require(length % kKeyTile == 0, "the length of the cache must be a multiple of 48");
+    require(shape.head_size > 0 && shape.head_size % 2 == 0, "head_size must be even");
+    require(qkv.shape.size() == 3 && qkv.size(0) == 1 &&
+                qkv.size(2) == (shape.heads + 2 * shape.kv_heads) * shape.head_size,
+            "qkv must be [1, n, (heads + 2 * kv_heads) * head_size]");
+    shape.rows = qkv.size(1);
+    require(positions.shape.size() == 2 && positions.size(1) == shape.rows,
+            "positions must be [1, n]");
+    require(cosines.shape.size() == 2 && cosines.shape == sines.shape &&
+                cosines.size(1) == shape.head_size / 2,
+            "cosines and sines must be [context, head_size / 2]");
+    const auto bound = static_cast<std::int64_t>(std::min(length, cosines.size(0)));
+    for (std::size_t row = 0; row < shape.rows; ++row) {
+      require(positions.data[row] >= 0 && positions.data[row] < bound,
+              "a position lies outside the cache");
+    }
+    for (const auto* norm : {&query_norm, &key_norm}) {
+      require(norm->data == nullptr || norm->shape == std::vector<std::int64_t>{keys.shape[2]},
+              "norms must be [head_size]");
+    }
+    tensors.qkv = qkv.data;
+    tensors.positions = positions.data;
+    tensors.cosines = cosines.data;
+    tensors.sines = sines.data;
+    tensors.query_norm = query_norm.data;
+    tensors.key_norm = key_norm.data;
+    tensors.output = context.output<float>(
+        0, {1, qkv.shape[1], static_cast<std::int64_t>(shape.heads * shape.head_size)});
+    tensors.keys = context.output<float>(1, keys.shape);
+    tensors.values = context.output<float>(2, values.shape);
+    const std::size_t total = length * shape.kv_heads * shape.head_size;
+    if (tensors.keys != keys.data) {
+      std::copy(keys.data, keys.data + total, tensors.keys);
+    }
+    if (tensors.values != values.data) {
+      std::copy(values.data, values.data + total, tensors.values);
+    }
+    run(context, shape, tensors);
+  }
+
+  AttentionShape shape;
+
+ private:
+  static void run(const Context& context, const AttentionShape& shape,
+                  const AttentionTensors& tensors) {
+    std::size_t seen = 0;
+    for (std::size_t row = 0; row < shape.rows; ++row) {
+      const auto all = static_cast<std::size_t>(tensors.positions[row]) + 1;
+      seen += shape.window == 0 ? all : std::min(all, shape.window);
+    }
+    if (2 * seen * shape.heads * shape.head_size < kSerialWork) {
+      append(shape, tensors, 0, shape.rows);
+      for (std::size_t head = 0; head < shape.heads; ++head) {
+        attend(shape, tensors, head, 0, shape.rows);
+      }
+      return;
+    }
+    const std::size_t blocks = (shape.rows + kRowBlock - 1) / kRowBlock;
+    const auto end_of = [&](std::size_t block) {
+      return std::min((block + 1) * kRowBlock, shape.rows);
+    };
+    if (blocks == 1) {
+      append(shape, tensors, 0, shape.rows);
+    } else {
+      context.parallel(blocks, [&](std::size_t block) {
+        append(shape, tensors, block * kRowBlock, end_of(block));
+      });
+    }
+    context.parallel(blocks * shape.heads, [&](std::size_t task) {
+      const std::size_t block = task / shape.heads;
+      attend(shape, tensors, task % shape.heads, block * kRowBlock, end_of(block));
+    });
+  }
+};
+
+struct QuantizeRows {
+  static constexpr const char* kName = "QuantizeRows";
+  static constexpr ONNXTensorElementDataType kInputs[] = {kFloat};
+  static constexpr std::size_t kRequiredInputs = 1;
+  static constexpr ONNXTensorElementDataType kOutputs[] = {kUint8, kFloat};
+
+  QuantizeRows(const OrtApi& /*api*/, const OrtKernelInfo* /*info*/) {}
+
+  // Input: x [..., width]. Outputs: levels [..., width], steps [..., 1].
+  void compute(const Context& context) {
+    const auto x = context.input<float>(0);
+    require(!x.shape.empty(), "a scalar has no rows");
+    std::vector<std::int64_t> shape = x.shape;
+    auto* levels = context.output<std::uint8_t>(0, shape);
+    shape.back() = 1;
+    auto* steps = context.output<float>(1, shape);
+    std::size_t rows = 1;
+    for (const std::int64_t size : shape) {
+      rows *= static_cast<std::size_t>(size);
+    }
+    quantize_rows(x.data, rows, static_cast<std::size_t>(x.shape.back()), levels, steps);
+  }
+};
+
+// An operator's kernel and what it needs to compute.
+template <typename Kernel>
+struct Held {
+  const OrtApi& api;
+  Kernel kernel;
+};
+
+template <typename Kernel>
+const OrtCustomOp* operator_of() {
+  static const OrtCustomOp kOperator = [] {
+    OrtCustomOp op{};
+    op.version = kOrtApiVersion;
+    op.GetName = [](const OrtCustomOp*) { return Kernel::kName; };
+    op.GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };
+    op.GetInputType = [](const OrtCustomOp*, std::size_t index) { return Kernel::kInputs[index]; };
+    op.GetInputTypeCount = [](const OrtCustomOp*) { return std::size(Kernel::kInputs); };
+    op.GetOutputType = [](const OrtCustomOp*, std::size_t index) {
+      return Kernel::kOutputs[index];
+    };
+    op.GetOutputTypeCount = [](const OrtCustomOp*) { return std::size(Kernel::kOutputs); };
+    op.GetInputCharacteristic = [](const OrtCustomOp*, std::size_t index) {
+      return index < Kernel::kRequiredInputs ? kRequired : kOptional;
+    };
+    op.GetOutputCharacteristic = [](const OrtCustomOp*, std::size_t) { return kRequired; };
+    op.GetInputMemoryType = [](const OrtCustomOp*, std::size_t) { return 0; };
+    op.KernelDestroy = [](void* kernel) { delete static_cast<Held<Kernel>*>(kernel); };
+    op.CreateKernelV2 = [](const OrtCustomOp*, const OrtApi* api, const OrtKernelInfo* info,
+                           void** kernel) {
+      return guarded(*api, [&] { *kernel = new Held<Kernel>{*api, Kernel(*api, info)}; });
+    };
+    op.KernelComputeV2 = [](void* kernel, OrtKernelContext* context) {
+      auto* held = static_cast<Held<Kernel>*>(kernel);
+      return guarded(held->api, [&] { held->kernel.compute(Context{held->api, context}); });
+    };
+    return op;
+  }();
+  return &kOperator;
+}
+
+}  // namespace
+}  // namespace omnidraft
+
+// ONNX Runtime calls this by name: SessionOptions.register_custom_ops_library.
+extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
+    OrtSessionOptions* options, const OrtApiBase* base) {
+  using namespace omnidraft;  // NOLINT: of this file
+  const OrtApi* api = base->GetApi(kOrtApiVersion);
+  return guarded(*api, [&] {
+    // One for all sessions, for as long as the process lives: sessions keep pointers to it.
+    static OrtCustomOpDomain* const kDomain = [&] {
+      OrtCustomOpDomain* domain = nullptr;
+      check(api->CreateCustomOpDomain("omnidraft", &domain));
+      check(api->CustomOpDomain_Add(domain, operator_of<Attention>()));
+      check(api->CustomOpDomain_Add(domain, operator_of<QuantizeRows>()));
+      return domain;
+    }();
+    check(api->AddCustomOpDomain(options, kDomain));
+  });
+}

@@ -1,0 +1,68 @@
+#include "quantize.h"
+
+#include "omnidraft/vectors.h"
+
+namespace omnidraft {
+namespace {
+
+constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer
+constexpr std::uint32_t kRoundBits = 0x4b400000U;
+constexpr std::uint32_t kMiddle = 128;
+
+template <std::size_t W>
+OMNIDRAFT_INLINE typename Vector<W>::Floats magnitude(const float* x) {
+  typename Vector<W>::Floats value;
+  std::memcpy(&value, x, sizeof value);
+  return value < 0.0F ? -value : value;
+}
+
+template <std::size_t W>
+OMNIDRAFT_INLINE void levels_of(const float* x, float step, std::uint8_t* levels) {
+  using Bytes __attribute__((vector_size(W))) = std::uint8_t;
+  typename Vector<W>::Floats value;
+  std::memcpy(&value, x, sizeof value);
+  value = value / step + kRound;
+  typename Vector<W>::Bits bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  const Bytes bytes = __builtin_convertvector(bits - (kRoundBits - kMiddle), Bytes);
+  std::memcpy(levels, &bytes, sizeof bytes);
+}
+
+template <std::size_t W>
+OMNIDRAFT_INLINE void quantize_rows_with(const float* x, std::size_t rows, std::size_t width,
+                                         std::uint8_t* levels, float* steps) {
+  using Floats = typename Vector<W>::Floats;
+  for (std::size_t row = 0; row < rows; ++row, x += width, levels += width) {
+    Floats best{};
+    std::size_t i = 0;
+    for (; i + W <= width; i += W) {
+      const Floats value = magnitude<W>(x + i);
+      best = value > best ? value : best;
+    }
+    float largest = 0;
+    for (std::size_t lane = 0; lane < W; ++lane) {
+      largest = best[lane] > largest ? best[lane] : largest;
+    }
+    for (; i < width; ++i) {
+      const float value = x[i] < 0 ? -x[i] : x[i];
+      largest = value > largest ? value : largest;
+    }
+    const float step = largest * (1.0F / 127.0F);
+    steps[row] = step > 1e-20F ? step : 1e-20F;
+    for (i = 0; i + W <= width; i += W) {
+      levels_of<W>(x + i, steps[row], levels + i);
+    }
+    for (; i < width; ++i) {
+      levels_of<1>(x + i, steps[row], levels + i);
+    }
+  }
+}
+
+}  // namespace
+
+OMNIDRAFT_DISPATCH(void, quantize_rows,
+                   (const float* x, std::size_t rows, std::size_t width, std::uint8_t* levels,
+                    float* steps),
+                   (x, rows, width, levels, steps), 16, 8, 4)
+
+}  // namespace omnidraft

@@ -1,0 +1,117 @@
+"""The operators that the extension brings to ONNX Runtime, through ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from numpy.typing import NDArray
+from onnx import NodeProto, TensorProto, helper
+
+from omnidraft import _native
+
+HEADS, KV_HEADS, SIZE, LENGTH, ROWS = 4, 2, 8, 96, 5
+
+
+def session(node: NodeProto, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> Any:
+    def values(types: Mapping[str, int]) -> list[Any]:
+        return [helper.make_tensor_value_info(name, kind, None) for name, kind in types.items()]
+
+    graph = helper.make_graph([node], "graph", values(inputs), values(outputs))
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("omnidraft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.register_custom_ops_library(_native.__file__)
+    return ort.InferenceSession(model.SerializeToString(), options)
+
+
+def attention(**changes: Any) -> Any:
+    attributes = {
+        "heads": HEADS,
+        "kv_heads": KV_HEADS,
+        "window": 0,
+        "scale": 0.5,
+        "norm_epsilon": 1e-6,
+    }
+    inputs = dict.fromkeys(attention_inputs(), TensorProto.FLOAT) | {"positions": TensorProto.INT64}
+    outputs = ["mixed", "present_keys", "present_values"]
+    node = helper.make_node(
+        "Attention", list(inputs), outputs, domain="omnidraft", **(attributes | changes)
+    )
+    return session(node, inputs, dict.fromkeys(outputs, TensorProto.FLOAT))
+
+
+def attention_inputs() -> dict[str, NDArray[Any]]:
+    rng = np.random.default_rng(0)
+    shapes = {
+        "qkv": (1, ROWS, (HEADS + 2 * KV_HEADS) * SIZE),
+        "positions": (1, ROWS),
+        "cosines": (LENGTH, SIZE // 2),
+        "sines": (LENGTH, SIZE // 2),
+        "keys": (LENGTH, KV_HEADS, SIZE),
+        "values": (LENGTH, KV_HEADS, SIZE),
+    }
+    inputs: dict[str, NDArray[Any]] = {
+        name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()
+    }
+    return inputs | {"positions": np.arange(50, 50 + ROWS)[None]}
+
+
+def test_a_cache_that_is_not_updated_in_place_is_copied() -> None:
+    """As for a program that gives the past and takes the present, without binding them."""
+    inputs = attention_inputs()
+    before = {name: value.copy() for name, value in inputs.items()}
+    mixed, keys, values = attention().run(None, inputs)
+    assert mixed.shape == (1, ROWS, HEADS * SIZE)
+    for name, value in inputs.items():
+        assert np.array_equal(value, before[name])
+    rows = inputs["qkv"][0, :, (HEADS + KV_HEADS) * SIZE :].reshape(ROWS, KV_HEADS, SIZE)
+    assert np.array_equal(values[50 : 50 + ROWS], rows)
+    others = np.r_[0:50, 50 + ROWS : LENGTH]
+    assert np.array_equal(values[others], inputs["values"][others])
+    # Keys are kept in tiles of 48 positions.
+    changed = (keys != inputs["keys"]).reshape(2, KV_HEADS, SIZE, 48).any(axis=(1, 2)).reshape(-1)
+    assert np.flatnonzero(changed).tolist() == list(range(50, 50 + ROWS))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("positions", np.full((1, ROWS), LENGTH), "position"),
+        ("positions", np.full((1, ROWS), -1), "position"),
+        ("positions", np.zeros((1, ROWS + 1), np.int64), "positions"),
+        ("qkv", np.zeros((1, ROWS, 3), np.float32), "qkv"),
+        ("qkv", np.zeros(3, np.float32), "qkv"),
+        ("keys", np.zeros((50, KV_HEADS, SIZE), np.float32), "past"),
+        ("values", np.zeros((LENGTH, KV_HEADS + 1, SIZE), np.float32), "past"),
+        ("sines", np.zeros((LENGTH, SIZE), np.float32), "sines"),
+    ],
+)
+def test_what_does_not_fit_is_named(name: str, value: NDArray[Any], message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        attention().run(None, attention_inputs() | {name: value})
+
+
+def test_lengths_that_are_no_whole_tiles_are_refused() -> None:
+    part = np.zeros((50, KV_HEADS, SIZE), np.float32)
+    inputs = attention_inputs() | {"keys": part, "values": part}
+    with pytest.raises(Exception, match="multiple of 48"):
+        attention().run(None, inputs)
+
+
+def test_heads_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(Exception, match="multiple of kv_heads"):
+        attention(kv_heads=3)
+
+
+def test_rows_are_quantized_apart() -> None:
+    node = helper.make_node("QuantizeRows", ["x"], ["levels", "steps"], domain="omnidraft")
+    outputs = {"levels": TensorProto.UINT8, "steps": TensorProto.FLOAT}
+    x = np.array([[[1, -2, 0.25]], [[300, 0, -150]]], np.float32)
+    levels, steps = session(node, {"x": TensorProto.FLOAT}, outputs).run(None, {"x": x})
+    assert levels.tolist() == [[[128 + 64, 1, 128 + 16]], [[255, 128, 128 - 64]]]
+    np.testing.assert_allclose(steps, [[[2 / 127]], [[300 / 127]]], rtol=1e-6)
