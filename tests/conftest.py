@@ -1,4 +1,4 @@
-"""What all tests share: they leave the user's cache folder alone."""
+"""What all tests share: the user's cache folder is left alone, and no test is timed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 _USERS = os.environ.get("OMNIDRAFT_CACHE")
 

@@ -115,3 +115,48 @@ def test_rows_are_quantized_apart() -> None:
     levels, steps = session(node, {"x": TensorProto.FLOAT}, outputs).run(None, {"x": x})
     assert levels.tolist() == [[[128 + 64, 1, 128 + 16]], [[255, 128, 128 - 64]]]
     np.testing.assert_allclose(steps, [[[2 / 127]], [[300 / 127]]], rtol=1e-6)
+
+
+def linear() -> Any:
+    inputs = {
+        "levels": TensorProto.UINT8,
+        "steps": TensorProto.FLOAT,
+        "weights": TensorProto.INT8,
+        "scales": TensorProto.FLOAT,
+        "sums": TensorProto.INT32,
+    }
+    node = helper.make_node("IntegerLinear", list(inputs), ["y"], domain="omnidraft")
+    return session(node, inputs, {"y": TensorProto.FLOAT})
+
+
+def linear_inputs(panels: int = 40, width: int = 64) -> dict[str, NDArray[Any]]:
+    rng = np.random.default_rng(1)
+    weights = rng.integers(-127, 128, (panels, width // 4, 16, 4)).astype(np.int8)
+    return {
+        "levels": rng.integers(0, 256, (1, 3, width)).astype(np.uint8),
+        "steps": rng.uniform(0.1, 1, (1, 3, 1)).astype(np.float32),
+        "weights": weights,
+        "scales": rng.uniform(0.1, 1, panels * 16).astype(np.float32),
+        "sums": weights.sum(axis=(1, 3), dtype=np.int32).reshape(-1),
+    }
+
+
+@pytest.mark.parametrize("panels", [1, 40, 301])  # of which several threads take parts
+def test_linears_are_exact(panels: int) -> None:
+    inputs = linear_inputs(panels)
+    matrix = inputs["weights"].transpose(0, 2, 1, 3).reshape(panels * 16, -1)
+    sums = (inputs["levels"].astype(np.int64) - 128) @ matrix.astype(np.int64).T
+    expected = sums.astype(np.float32) * inputs["scales"] * inputs["steps"]
+    (found,) = linear().run(None, inputs)
+    assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("levels", (1, 3, 60)), ("steps", (1, 2, 1)), ("weights", (640, 64)), ("scales", (3,))],
+)
+def test_what_does_not_fit_a_linear_is_named(name: str, shape: tuple[int, ...]) -> None:
+    inputs = linear_inputs()
+    inputs[name] = np.zeros(shape, inputs[name].dtype)
+    with pytest.raises(Exception, match=name):
+        linear().run(None, inputs)

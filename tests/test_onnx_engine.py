@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from onnx import load
 from test_convert import LLAMA, random_weights, write_safetensors
 
-from omnidraft.runtime.convert import Quantization, convert
+from omnidraft.runtime.convert import Quantization, convert, graph
 from omnidraft.runtime.engines.onnx import LENGTH_STEP, MAX_PASS, OnnxModel
 from omnidraft.runtime.errors import ContextOverflowError
 
@@ -92,6 +93,31 @@ def test_long_passes_are_cut_without_a_trace(case: Case) -> None:
     assert np.array_equal(case.model.forward(TOKENS, rows=rows), case.expected[-rows:])
     case.model.truncate(0)
     assert np.array_equal(case.model.forward(TOKENS), case.expected)
+
+
+def test_linears_of_any_kind_give_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours, packed for machines that multiply 8-bit integers fast, and ONNX Runtime's."""
+    config = LLAMA | {"intermediate_size": 160, "vocab_size": 320}
+    source = write_safetensors(tmp_path / "source", config, random_weights(config))
+    logits, nodes = [], []
+    for fast in (True, False):
+        with monkeypatch.context() as patch:
+            patch.setattr(graph._native, "has_fast_integers", lambda fast=fast: fast)
+            convert(source, tmp_path / "model", "8bit")
+        nodes.append(
+            {
+                node.op_type
+                for node in load(tmp_path / "model/model.onnx", load_external_data=False).graph.node
+            }
+        )
+        model = OnnxModel(tmp_path / "model")
+        logits.append([model.forward(TOKENS[:count] % 320).copy() for count in (1, 2, 40)])
+    assert "IntegerLinear" in nodes[0] and "MatMulIntegerToFloat" in nodes[1]
+    assert not nodes[0] & nodes[1] & {"IntegerLinear", "MatMulIntegerToFloat"}
+    for ours, theirs in zip(*logits, strict=True):
+        assert np.array_equal(ours, theirs)
 
 
 def test_context_limit(case: Case) -> None:

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "linear.h"
 #include "omnidraft/chance.h"
 #include "omnidraft/draft.h"
 #include "omnidraft/lookup.h"
@@ -221,6 +222,7 @@ PYBIND11_MODULE(_native, m) {
         }
       });
 
+  m.def("has_fast_integers", has_fast_integers);
   m.def(
       "shape",
       [](const Logits& logits, const SamplingParameters& sampling, const History& history) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attention.h"
+#include "linear.h"
 #include "onnxruntime_abi.h"
 #include "quantize.h"
 
@@ -245,6 +246,65 @@ struct QuantizeRows {
   }
 };
 
+struct Linear {
+  static constexpr const char* kName = "IntegerLinear";
+  static constexpr ONNXTensorElementDataType kInputs[] = {kUint8, kFloat, kInt8, kFloat, kInt32};
+  static constexpr std::size_t kRequiredInputs = 5;
+  static constexpr ONNXTensorElementDataType kOutputs[] = {kFloat};
+
+  Linear(const OrtApi& /*api*/, const OrtKernelInfo* /*info*/) {}
+
+  // Inputs: levels [..., width], steps [..., 1], weights [panels, width / 4, 16, 4], scales and
+  // sums [outputs]. Output: [..., outputs].
+  void compute(const Context& context) {
+    const auto levels = context.input<std::uint8_t>(0);
+    const auto steps = context.input<float>(1);
+    const auto weights = context.input<std::int8_t>(2);
+    const auto scales = context.input<float>(3);
+    const auto sums = context.input<std::int32_t>(4);
+    require(weights.shape.size() == 4 && weights.size(2) == kPanel && weights.size(3) == 4,
+            "weights must be [panels, width / 4, 16, 4]");
+    IntegerLinear linear;
+    linear.width = weights.size(1) * 4;
+    linear.outputs = weights.size(0) * kPanel;
+    require(!levels.shape.empty() && levels.size(levels.shape.size() - 1) == linear.width,
+            "levels must be [..., width]");
+    std::vector<std::int64_t> shape = levels.shape;
+    shape.back() = 1;
+    require(steps.shape == shape, "steps must be [..., 1]");
+    const std::vector<std::int64_t> outputs = {static_cast<std::int64_t>(linear.outputs)};
+    require(scales.shape == outputs && sums.shape == outputs, "scales and sums must be [outputs]");
+    linear.rows = 1;
+    for (const std::int64_t size : shape) {
+      linear.rows *= static_cast<std::size_t>(size);
+    }
+    linear.levels = levels.data;
+    linear.steps = steps.data;
+    linear.weights = weights.data;
+    linear.scales = scales.data;
+    linear.sums = sums.data;
+    shape.back() = outputs[0];
+    linear.result = context.output<float>(0, shape);
+    // Parts small enough to share out evenly, large enough to be worth waking a thread for.
+    const std::size_t panels = weights.size(0);
+    const std::size_t parts =
+        std::clamp<std::size_t>(linear.width * linear.outputs / kPartBytes, 1, kMostParts);
+    // Even numbers of panels, which are multiplied two at a time.
+    const std::size_t part = ((panels + parts - 1) / parts + 1) / 2 * 2;
+    if (part >= panels) {
+      multiply(linear, 0, panels);
+      return;
+    }
+    context.parallel((panels + part - 1) / part, [&](std::size_t index) {
+      multiply(linear, index * part, std::min(panels, (index + 1) * part));
+    });
+  }
+
+ private:
+  static constexpr std::size_t kPartBytes = 64 * 1024;
+  static constexpr std::size_t kMostParts = 64;
+};
+
 // An operator's kernel and what it needs to compute.
 template <typename Kernel>
 struct Held {
@@ -298,6 +358,7 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
       OrtCustomOpDomain* domain = nullptr;
       check(api->CreateCustomOpDomain("omnidraft", &domain));
       check(api->CustomOpDomain_Add(domain, operator_of<Attention>()));
+      check(api->CustomOpDomain_Add(domain, operator_of<Linear>()));
       check(api->CustomOpDomain_Add(domain, operator_of<QuantizeRows>()));
       return domain;
     }();

@@ -118,6 +118,7 @@ class DrafterWriter(GraphWriter):
         trimmed: bool = False,
     ) -> None:
         super().__init__(checkpoint, file, quantization, progress, factors={}, observe=False)
+        self.packed = False  # a bundle is for any program
         self.lora = lora
         self.four = four or {}
         self.trimmed = trimmed
@@ -232,7 +233,7 @@ class DrafterWriter(GraphWriter):
         return output
 
     def row_levels(self, x: str) -> tuple[str, str]:
-        """With ONNX Runtime's own operators: a bundle is for any program."""
+        """With ONNX Runtime's own operators."""
         largest = self.node("ReduceMax", [self.node("Abs", [x]), self.integers(-1)], keepdims=1)
         step = self.node("Mul", [largest, self.real(1 / 127)])
         step = self.node("Max", [step, self.real(1e-20)])  # a row of zeros stays one

@@ -5,9 +5,9 @@ takes:
 
 - Quantized linears: integer sums are exact in whatever order they are taken; 4-bit ones have one
   scale per row and block of 32 weights.
-- Attention is an operator of our own (kernels_native/): ONNX Runtime's sum in an order that depends
-  on how many rows they get. It also rotates, and writes new keys and values into the cache, which
-  copies nothing when its input and its output are the same memory.
+- Attention is an operator of our own (kernels_native/), as ONNX Runtime's sums in an order that
+  depends on how many rows it gets. It also rotates, and writes new keys and values into the cache,
+  which copies nothing when its input and its output are the same memory.
 - Position comes first in the cache's buffers, so a shorter buffer is a prefix of a longer one and
   the host binds as much as it needs.
 """
@@ -32,6 +32,7 @@ from onnx import (
     save_model,
 )
 
+from omnidraft import _native
 from omnidraft.runtime.engines.onnx import LENGTH_STEP
 from omnidraft.runtime.errors import DamagedFileError
 
@@ -62,6 +63,9 @@ MASKED = -1e30
 # unless these are more.
 COLUMNS_OF_A_THREAD = 128
 OWN = "omnidraft"  # the domain of kernels_native's operators
+# How its 8-bit linears' weights lie: see kernels_native/src/linear.h.
+PANEL = 16
+GROUP = 4
 
 
 def write_graph(
@@ -156,6 +160,8 @@ class GraphWriter:
         self.nodes: list[NodeProto] = []
         self.initializers: list[TensorProto] = []
         self.constants: dict[tuple[int, ...], str] = {}
+        # Whether 8-bit linears are ours, which give the same bits as ONNX Runtime's.
+        self.packed = _native.has_fast_integers()
         # Inputs of linear layers, prepared for them once.
         self.extended: dict[str, str] = {}
         self.quantized: dict[str, tuple[str, str]] = {}
@@ -290,17 +296,25 @@ class GraphWriter:
         The products are sums of integers, exact in whatever order a kernel takes them.
         """
         rows, width = shape
-        weight, columns = self.reserve(name, (width, rows), np.int8)
+        packed = self.packed and width % GROUP == 0 and rows % PANEL == 0
+        weight_shape = (rows // PANEL, width // GROUP, PANEL, GROUP) if packed else (width, rows)
+        weight, stored = self.reserve(name, weight_shape, np.int8)
         scales = np.empty(rows, np.float32)
+        sums = np.empty(rows, np.int32)
         start = 0
         for block in blocks:
             end = start + len(block)
             values, scales[start:end] = quantize_rows(block)
-            columns[:, start:end] = values.T
+            if packed:
+                sums[start:end] = values.sum(axis=1, dtype=np.int32)
+                panel, place = np.divmod(np.arange(start, end), PANEL)
+                stored[panel, :, place] = values.reshape(-1, width // GROUP, GROUP)
+            else:
+                stored[:, start:end] = values.T
             start = end
         if start != rows:
             raise DamagedFileError(f"Tensor {name} of the checkpoint is not of shape {shape}.")
-        columns.flush()
+        stored.flush()
         scale = self.store(f"{name}.scales", (rows,), np.float32, [scales])
         if x not in self.quantized:
             levels, step = self.row_levels(x)
@@ -314,12 +328,14 @@ class GraphWriter:
                     helper.make_tensor_value_info(mean, TensorProto.FLOAT, [width])
                 )
         levels, step = self.quantized[x]
-        y = self.node(
-            "MatMulIntegerToFloat",
-            [levels, weight, self.real(1.0), scale, self.middle()],
-            domain=CONTRIB,
-        )
-        output: str = self.node("Mul", [y, step])
+        if packed:
+            total = self.store(f"{name}.sums", (rows,), np.int32, [sums])
+            inputs = [levels, step, weight, scale, total]
+            output: str = self.node("IntegerLinear", inputs, domain=OWN)
+            return output
+        inputs = [levels, weight, self.real(1.0), scale, self.middle()]
+        y = self.node("MatMulIntegerToFloat", inputs, domain=CONTRIB)
+        output = self.node("Mul", [y, step])
         return output
 
     def row_levels(self, x: str) -> tuple[str, str]:

@@ -1,0 +1,32 @@
+// A linear layer with 8-bit weights and inputs, as fast as memory gives the weights.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace omnidraft {
+
+// Weights lie in panels of so many outputs, each [width / 4, kPanel, 4]: the order in which they
+// are multiplied.
+constexpr std::size_t kPanel = 16;
+
+struct IntegerLinear {
+  std::size_t rows = 0;
+  std::size_t width = 0;                 // a multiple of 4
+  std::size_t outputs = 0;               // a multiple of kPanel
+  const std::uint8_t* levels = nullptr;  // [rows, width], 128 stands for 0
+  const float* steps = nullptr;          // [rows]
+  const std::int8_t* weights = nullptr;  // [outputs / kPanel, width / 4, kPanel, 4]
+  const float* scales = nullptr;         // [outputs]
+  const std::int32_t* sums = nullptr;    // [outputs]: of each output's weights
+  float* result = nullptr;               // [rows, outputs]
+};
+
+// Whether this machine multiplies 8-bit integers fast enough for `multiply` to be worth its while.
+bool has_fast_integers();
+
+// result = scale * step * sum over i of (level_i - 128) * weight_i, an exact integer rounded to
+// float32 and then multiplied by scale and by step, for the outputs of panels begin...end-1.
+void multiply(const IntegerLinear& linear, std::size_t begin, std::size_t end);
+
+}  // namespace omnidraft
