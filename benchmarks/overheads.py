@@ -61,6 +61,9 @@ def main(
     before = resident_bytes()
     target_model = load_model(target)
     drafter_model = load_model("default", threads=2)
+    for model in (target_model.model, drafter_model.model):
+        model.forward([0])  # weights that are mapped are resident from their first use on
+        model.truncate(0)
     loaded = resident_bytes()
     session = omnidraft.Session(target_model, drafter_model)
     options = omnidraft.GenerationOptions(max_new_tokens=128)
