@@ -379,6 +379,20 @@ def test_factors_are_shared_by_heads_that_share_values(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("quantization", ["4bit", "8bit", "float32"])
+def test_a_model_that_overflows_is_not_called_invariant(
+    tmp_path: Path, quantization: Quantization
+) -> None:
+    """Its weights are finite, its activations are not: that must show, whatever is rounded."""
+    weights = random_weights(LLAMA)
+    weights["model.layers.0.mlp.up_proj.weight"] *= np.float32(1e10)
+    weights["model.layers.0.mlp.down_proj.weight"] *= np.float32(1e30)
+    source = write_safetensors(tmp_path / "source", LLAMA, weights)
+    manifest = convert(source, tmp_path / "out", quantization)
+    assert not manifest.batch_invariant
+    assert np.isnan(OnnxModel(tmp_path / "out").forward([1, 2])).all()
+
+
+@pytest.mark.parametrize("quantization", ["4bit", "8bit", "float32"])
 def test_converted_folder(tmp_path: Path, source: Path, quantization: Quantization) -> None:
     stages = set()
     manifest = convert(

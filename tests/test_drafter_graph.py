@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from onnx import load
+from onnxruntime import InferenceSession
 from test_convert import LLAMA, random_weights, write_safetensors
 
 from omnidraft.runtime.convert import convert, convert_drafter
@@ -36,6 +38,17 @@ def write_source(folder: Path, config: dict[str, Any], *, grid: bool) -> Path:
     if grid:
         weights = {n: on_grid(w) if w.ndim == 2 else w for n, w in weights.items()}
     return write_safetensors(folder, config, weights)
+
+
+@pytest.mark.parametrize("hidden", [48, 64])
+def test_any_program_can_run_the_graph(tmp_path: Path, hidden: int) -> None:
+    """With ONNX Runtime alone, also where widths are no whole blocks."""
+    config = LLAMA | {"hidden_size": hidden, "head_dim": 16}
+    source = write_source(tmp_path / "source", config, grid=False)
+    convert_drafter(source, tmp_path / "drafter")
+    graph = load(tmp_path / "drafter/model.onnx", load_external_data=False)
+    assert {opset.domain for opset in graph.opset_import} == {"", "com.microsoft"}
+    InferenceSession(tmp_path / "drafter/model.onnx", providers=["CPUExecutionProvider"])
 
 
 @pytest.mark.parametrize("grid", [False, True])

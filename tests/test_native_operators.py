@@ -84,6 +84,8 @@ def test_a_cache_that_is_not_updated_in_place_is_copied() -> None:
         ("positions", np.full((1, ROWS), LENGTH), "position"),
         ("positions", np.full((1, ROWS), -1), "position"),
         ("positions", np.zeros((1, ROWS + 1), np.int64), "positions"),
+        ("positions", np.zeros((0, ROWS), np.int64), "positions"),
+        ("positions", np.zeros((2, ROWS), np.int64), "positions"),
         ("qkv", np.zeros((1, ROWS, 3), np.float32), "qkv"),
         ("qkv", np.zeros(3, np.float32), "qkv"),
         ("keys", np.zeros((50, KV_HEADS, SIZE), np.float32), "past"),
@@ -103,9 +105,18 @@ def test_lengths_that_are_no_whole_tiles_are_refused() -> None:
         attention().run(None, inputs)
 
 
-def test_heads_that_do_not_divide_are_refused() -> None:
-    with pytest.raises(Exception, match="multiple of kv_heads"):
-        attention(kv_heads=3)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kv_heads": 3}, "multiple of kv_heads"),
+        ({"kv_heads": 0}, "multiple of kv_heads"),
+        ({"window": -1}, "attributes"),
+        ({"heads": 2**61, "kv_heads": 1}, "attributes"),
+    ],
+)
+def test_attributes_that_make_no_sense_are_refused(change: dict[str, int], message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        attention(**change)
 
 
 def test_rows_are_quantized_apart() -> None:
@@ -153,7 +164,14 @@ def test_linears_are_exact(panels: int) -> None:
 
 @pytest.mark.parametrize(
     ("name", "shape"),
-    [("levels", (1, 3, 60)), ("steps", (1, 2, 1)), ("weights", (640, 64)), ("scales", (3,))],
+    [
+        ("levels", (1, 3, 60)),
+        ("steps", (1, 2, 1)),
+        ("weights", (640, 64)),
+        ("weights", (40, 0, 16, 4)),
+        ("weights", (1, 16_385, 16, 4)),
+        ("scales", (3,)),
+    ],
 )
 def test_what_does_not_fit_a_linear_is_named(name: str, shape: tuple[int, ...]) -> None:
     inputs = linear_inputs()

@@ -9,10 +9,12 @@ namespace omnidraft {
 // Weights lie in panels of so many outputs, each [width / 4, kPanel, 4]: the order in which they
 // are multiplied.
 constexpr std::size_t kPanel = 16;
+// Sums of so many products fit into 32 bits, whatever the factors.
+constexpr std::size_t kWidest = 65'536;
 
 struct IntegerLinear {
   std::size_t rows = 0;
-  std::size_t width = 0;                 // a multiple of 4
+  std::size_t width = 0;                 // a multiple of 4, at most kWidest
   std::size_t outputs = 0;               // a multiple of kPanel
   const std::uint8_t* levels = nullptr;  // [rows, width], 128 stands for 0
   const float* steps = nullptr;          // [rows]

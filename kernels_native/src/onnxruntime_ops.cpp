@@ -18,6 +18,7 @@ namespace {
 constexpr std::size_t kSerialWork = 200'000;
 // Rows of a long pass that one thread takes at a time.
 constexpr std::size_t kRowBlock = 16;
+constexpr std::size_t kLargestHead = 65'536;
 
 // What ONNX Runtime answered; its own status is passed on as it is.
 struct Failure {
@@ -117,7 +118,8 @@ struct Attention {
     const auto integer = [&](const char* name) {
       std::int64_t value = 0;
       check(api.KernelInfoGetAttribute_int64(info, name, &value));
-      require(value >= 0, "attributes of Attention must not be negative");
+      require(value >= 0 && value < (std::int64_t{1} << 31),
+              "attributes of Attention must be from 0 to 2^31 - 1");
       return static_cast<std::size_t>(value);
     };
     shape.heads = integer("heads");
@@ -148,12 +150,13 @@ struct Attention {
     const std::size_t length = keys.size(0);
     shape.head_size = keys.size(2);
     require(length % kKeyTile == 0, "the length of the cache must be a multiple of 48");
-    require(shape.head_size > 0 && shape.head_size % 2 == 0, "head_size must be even");
+    require(shape.head_size > 0 && shape.head_size % 2 == 0 && shape.head_size <= kLargestHead,
+            "head_size must be even, and at most 65536");
     require(qkv.shape.size() == 3 && qkv.size(0) == 1 &&
                 qkv.size(2) == (shape.heads + 2 * shape.kv_heads) * shape.head_size,
             "qkv must be [1, n, (heads + 2 * kv_heads) * head_size]");
     shape.rows = qkv.size(1);
-    require(positions.shape.size() == 2 && positions.size(1) == shape.rows,
+    require(positions.shape == std::vector<std::int64_t>{1, qkv.shape[1]},
             "positions must be [1, n]");
     require(cosines.shape.size() == 2 && cosines.shape == sines.shape &&
                 cosines.size(1) == shape.head_size / 2,
@@ -266,6 +269,8 @@ struct Linear {
             "weights must be [panels, width / 4, 16, 4]");
     IntegerLinear linear;
     linear.width = weights.size(1) * 4;
+    require(linear.width > 0 && linear.width <= kWidest,
+            "weights must be at most 65536 wide, and not empty");
     linear.outputs = weights.size(0) * kPanel;
     require(!levels.shape.empty() && levels.size(levels.shape.size() - 1) == linear.width,
             "levels must be [..., width]");

@@ -1,5 +1,7 @@
 #include "quantize.h"
 
+#include <limits>
+
 #include "omnidraft/vectors.h"
 
 namespace omnidraft {
@@ -8,6 +10,7 @@ namespace {
 constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer
 constexpr std::uint32_t kRoundBits = 0x4b400000U;
 constexpr std::uint32_t kMiddle = 128;
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 template <std::size_t W>
 OMNIDRAFT_INLINE typename Vector<W>::Floats magnitude(const float* x) {
@@ -34,21 +37,27 @@ OMNIDRAFT_INLINE void quantize_rows_with(const float* x, std::size_t rows, std::
   using Floats = typename Vector<W>::Floats;
   for (std::size_t row = 0; row < rows; ++row, x += width, levels += width) {
     Floats best{};
+    typename Vector<W>::Signs bad{};
     std::size_t i = 0;
     for (; i + W <= width; i += W) {
       const Floats value = magnitude<W>(x + i);
       best = value > best ? value : best;
+      bad |= value != value;
     }
+    bool numbers = true;
     float largest = 0;
     for (std::size_t lane = 0; lane < W; ++lane) {
+      numbers = numbers && bad[lane] == 0;
       largest = best[lane] > largest ? best[lane] : largest;
     }
     for (; i < width; ++i) {
       const float value = x[i] < 0 ? -x[i] : x[i];
+      numbers = numbers && value == value;
       largest = value > largest ? value : largest;
     }
     const float step = largest * (1.0F / 127.0F);
-    steps[row] = step > 1e-20F ? step : 1e-20F;
+    // What is not a number must not become one.
+    steps[row] = !numbers ? kNaN : step > 1e-20F ? step : 1e-20F;
     for (i = 0; i + W <= width; i += W) {
       levels_of<W>(x + i, steps[row], levels + i);
     }

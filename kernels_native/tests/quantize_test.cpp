@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -51,6 +52,21 @@ TEST(QuantizeRows, EndsTiesAndZeros) {
   const Quantized zeros = quantize(std::vector<float>(40), 2);
   EXPECT_EQ(zeros.steps, (std::vector<float>{1e-20F, 1e-20F}));
   EXPECT_EQ(zeros.levels, std::vector<std::uint8_t>(40, 128));
+}
+
+TEST(QuantizeRows, WhatIsNotANumberStaysNone) {
+  for (const std::size_t width : {1, 16, 37}) {
+    for (std::size_t place = 0; place < width; ++place) {
+      std::vector<float> x(3 * width, 2.0F);
+      x[width + place] = std::nanf("");
+      const Quantized found = quantize(x, 3);
+      EXPECT_TRUE(std::isnan(found.steps[1])) << width << " " << place;
+      EXPECT_EQ(found.steps[0], 2.0F / 127.0F);
+      EXPECT_EQ(found.steps[2], 2.0F / 127.0F);
+      x[width + place] = -std::numeric_limits<float>::infinity();
+      EXPECT_TRUE(std::isinf(quantize(x, 3).steps[1]));
+    }
+  }
 }
 
 }  // namespace

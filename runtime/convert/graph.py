@@ -297,8 +297,12 @@ class GraphWriter:
         """
         rows, width = shape
         packed = self.packed and width % GROUP == 0 and rows % PANEL == 0
-        weight_shape = (rows // PANEL, width // GROUP, PANEL, GROUP) if packed else (width, rows)
-        weight, stored = self.reserve(name, weight_shape, np.int8)
+        weight, stored = (
+            self.reserve(name, (rows // PANEL, width // GROUP, PANEL, GROUP), np.int8)
+            if packed
+            # Around 128, too: of signed weights ONNX Runtime saturates sums where it has no VNNI.
+            else self.reserve(name, (width, rows), np.uint8)
+        )
         scales = np.empty(rows, np.float32)
         sums = np.empty(rows, np.int32)
         start = 0
@@ -310,7 +314,7 @@ class GraphWriter:
                 panel, place = np.divmod(np.arange(start, end), PANEL)
                 stored[panel, :, place] = values.reshape(-1, width // GROUP, GROUP)
             else:
-                stored[:, start:end] = values.T
+                stored[:, start:end] = (values.astype(np.int16) + 128).T
             start = end
         if start != rows:
             raise DamagedFileError(f"Tensor {name} of the checkpoint is not of shape {shape}.")
@@ -333,7 +337,7 @@ class GraphWriter:
             inputs = [levels, step, weight, scale, total]
             output: str = self.node("IntegerLinear", inputs, domain=OWN)
             return output
-        inputs = [levels, weight, self.real(1.0), scale, self.middle()]
+        inputs = [levels, weight, self.real(1.0), scale, self.middle(), self.middle()]
         y = self.node("MatMulIntegerToFloat", inputs, domain=CONTRIB)
         output = self.node("Mul", [y, step])
         return output
@@ -437,9 +441,8 @@ class GraphWriter:
         return helper.make_model(
             graph,
             opset_imports=[
-                helper.make_opsetid("", 21),
-                helper.make_opsetid(CONTRIB, 1),
-                helper.make_opsetid(OWN, 1),
+                helper.make_opsetid(domain, 1 if domain else 21)
+                for domain in sorted({node.domain for node in self.nodes})
             ],
             ir_version=10,
             producer_name="omnidraft",
