@@ -378,6 +378,7 @@ def test_factors_are_shared_by_heads_that_share_values(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
+@pytest.mark.filterwarnings("ignore:overflow")
 @pytest.mark.parametrize("quantization", ["4bit", "8bit", "float32"])
 def test_a_model_that_overflows_is_not_called_invariant(
     tmp_path: Path, quantization: Quantization
