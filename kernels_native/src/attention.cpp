@@ -12,8 +12,6 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLog2E = 1.44269504088896340736F;
-// Values are summed over so many columns of a head at once: as many as registers hold.
-constexpr std::size_t kColumns = 64;
 
 // Normalises (where `norm` is not null) and rotates one head of one row.
 void prepare_head(const AttentionShape& shape, const AttentionTensors& tensors, const float* input,
