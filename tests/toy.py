@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import chisquare
 
 from omnidraft import _native
 from omnidraft.runtime.decoder import Drafting
@@ -111,3 +113,14 @@ def plain_greedy(model: ToyModel, prompt: Sequence[int], count: int) -> list[int
     for _ in range(count):
         tokens.append(int(np.argmax(model.logits(tokens))))
     return tokens[len(prompt) :]
+
+
+def follows_the_target(target: ToyModel, token: int, follows: Counter[int]) -> bool:
+    """Whether the tokens that came after ``token`` are distributed as a first-order target says."""
+    logits = target.logits([token]).astype(np.float64)
+    wanted = np.exp(logits) / np.exp(logits).sum() * follows.total()
+    found = np.array([follows[next_token] for next_token in range(len(wanted))])
+    likely = wanted >= 5
+    observed = [*found[likely], found[~likely].sum()]
+    expected = [*wanted[likely], wanted[~likely].sum()]
+    return len(observed) > 3 and bool(chisquare(observed, expected).pvalue > 1e-4)

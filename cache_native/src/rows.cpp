@@ -33,8 +33,7 @@ OMNIDRAFT_INLINE void lanes_of(const float* values, std::size_t n, float* maxima
   for (; i + kLanes <= n; i += kLanes) {
     prefetch(values + i);
     for (std::size_t v = 0; v < kVectors; ++v) {
-      Floats x;
-      std::memcpy(&x, values + i + v * W, sizeof x);
+      const Floats x = load<W>(values + i + v * W);
       best[v] = x > best[v] ? x : best[v];
       bad[v] |= ~(x < kInfinity);
     }
@@ -101,8 +100,7 @@ OMNIDRAFT_INLINE double rough_exp2_sum_with(const float* logits, float maximum, 
   std::size_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
     for (std::size_t v = 0; v < kVectors; ++v) {
-      Floats x;
-      std::memcpy(&x, logits + i + v * W, sizeof x);
+      const Floats x = load<W>(logits + i + v * W);
       sums[v] += exp2_of<W, false>((x - maximum) * scale);
     }
   }
@@ -132,8 +130,7 @@ OMNIDRAFT_INLINE double sum_with(const float* values, std::size_t n) {
   std::size_t i = 0;
   for (; i + kSums <= n; i += kSums) {
     for (std::size_t v = 0; v < kSums / W; ++v) {
-      Floats x;
-      std::memcpy(&x, values + i + v * W, sizeof x);
+      const Floats x = load<W>(values + i + v * W);
       vectors[v] += __builtin_convertvector(x, Doubles);
     }
   }

@@ -40,18 +40,6 @@ void prepare_head(const AttentionShape& shape, const AttentionTensors& tensors, 
   }
 }
 
-template <std::size_t W>
-OMNIDRAFT_INLINE typename Vector<W>::Floats load(const float* from) {
-  typename Vector<W>::Floats vector;
-  std::memcpy(&vector, from, sizeof vector);
-  return vector;
-}
-
-template <std::size_t W>
-OMNIDRAFT_INLINE void store(typename Vector<W>::Floats vector, float* to) {
-  std::memcpy(to, &vector, sizeof vector);
-}
-
 // Rows that share what is loaded, and the vectors of columns that are summed at once: as many sums
 // as registers hold.
 template <std::size_t W>

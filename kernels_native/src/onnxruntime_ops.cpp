@@ -50,6 +50,14 @@ void require(bool condition, const char* message) {
   }
 }
 
+std::size_t elements(const std::vector<std::int64_t>& shape) {
+  std::size_t count = 1;
+  for (const std::int64_t size : shape) {
+    count *= static_cast<std::size_t>(size);
+  }
+  return count;
+}
+
 template <typename T>
 struct Tensor {
   T* data = nullptr;
@@ -180,7 +188,7 @@ struct Attention {
         0, {1, qkv.shape[1], static_cast<std::int64_t>(shape.heads * shape.head_size)});
     tensors.keys = context.output<float>(1, keys.shape);
     tensors.values = context.output<float>(2, values.shape);
-    const std::size_t total = length * shape.kv_heads * shape.head_size;
+    const std::size_t total = elements(keys.shape);
     if (tensors.keys != keys.data) {
       std::copy(keys.data, keys.data + total, tensors.keys);
     }
@@ -241,11 +249,7 @@ struct QuantizeRows {
     auto* levels = context.output<std::uint8_t>(0, shape);
     shape.back() = 1;
     auto* steps = context.output<float>(1, shape);
-    std::size_t rows = 1;
-    for (const std::int64_t size : shape) {
-      rows *= static_cast<std::size_t>(size);
-    }
-    quantize_rows(x.data, rows, static_cast<std::size_t>(x.shape.back()), levels, steps);
+    quantize_rows(x.data, elements(shape), static_cast<std::size_t>(x.shape.back()), levels, steps);
   }
 };
 
@@ -279,10 +283,7 @@ struct Linear {
     require(steps.shape == shape, "steps must be [..., 1]");
     const std::vector<std::int64_t> outputs = {static_cast<std::int64_t>(linear.outputs)};
     require(scales.shape == outputs && sums.shape == outputs, "scales and sums must be [outputs]");
-    linear.rows = 1;
-    for (const std::int64_t size : shape) {
-      linear.rows *= static_cast<std::size_t>(size);
-    }
+    linear.rows = elements(shape);
     linear.levels = levels.data;
     linear.steps = steps.data;
     linear.weights = weights.data;

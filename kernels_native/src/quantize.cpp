@@ -7,24 +7,19 @@
 namespace omnidraft {
 namespace {
 
-constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer
-constexpr std::uint32_t kRoundBits = 0x4b400000U;
 constexpr std::uint32_t kMiddle = 128;
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 template <std::size_t W>
 OMNIDRAFT_INLINE typename Vector<W>::Floats magnitude(const float* x) {
-  typename Vector<W>::Floats value;
-  std::memcpy(&value, x, sizeof value);
+  const typename Vector<W>::Floats value = load<W>(x);
   return value < 0.0F ? -value : value;
 }
 
 template <std::size_t W>
 OMNIDRAFT_INLINE void levels_of(const float* x, float step, std::uint8_t* levels) {
   using Bytes __attribute__((vector_size(W))) = std::uint8_t;
-  typename Vector<W>::Floats value;
-  std::memcpy(&value, x, sizeof value);
-  value = value / step + kRound;
+  const typename Vector<W>::Floats value = load<W>(x) / step + kRound;
   typename Vector<W>::Bits bits;
   std::memcpy(&bits, &value, sizeof bits);
   const Bytes bytes = __builtin_convertvector(bits - (kRoundBits - kMiddle), Bytes);

@@ -17,13 +17,28 @@ struct Vector {
   using Doubles __attribute__((vector_size(W * 8))) = double;
 };
 
+template <std::size_t W>
+OMNIDRAFT_INLINE typename Vector<W>::Floats load(const float* from) {
+  typename Vector<W>::Floats vector;
+  std::memcpy(&vector, from, sizeof vector);
+  return vector;
+}
+
+template <std::size_t W>
+OMNIDRAFT_INLINE void store(typename Vector<W>::Floats vector, float* to) {
+  std::memcpy(to, &vector, sizeof vector);
+}
+
+// 1.5 * 2^23: adding it rounds to an integer, which is then in the lower bits.
+constexpr float kRound = 12582912.0F;
+constexpr std::uint32_t kRoundBits = 0x4b400000U;
+
 // 2^x for x <= 0, as 2^n * 2^f with |f| <= 1/2; 0 below -126. Precise: Cephes' polynomial. Else the
 // cubic that is 1 at 0 and has the least relative error, 1.02e-4.
 template <std::size_t W, bool kPrecise>
 OMNIDRAFT_INLINE typename Vector<W>::Floats exp2_of(typename Vector<W>::Floats x) {
   using Floats = typename Vector<W>::Floats;
   using Bits = typename Vector<W>::Bits;
-  constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer
   const Floats shifted = x + kRound;
   const Floats f = x - (shifted - kRound);
   Floats p;
@@ -40,7 +55,7 @@ OMNIDRAFT_INLINE typename Vector<W>::Floats exp2_of(typename Vector<W>::Floats x
   p = p * f + 1.0F;
   Bits bits;
   std::memcpy(&bits, &shifted, sizeof bits);
-  bits = (bits - (0x4b400000U - 127U)) << 23;  // the exponent of 2^n
+  bits = (bits - (kRoundBits - 127U)) << 23;  // the exponent of 2^n
   Floats power;
   std::memcpy(&power, &bits, sizeof power);
   return x < -126.0F ? Floats{} : p * power;
