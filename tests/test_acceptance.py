@@ -296,7 +296,7 @@ def test_what_cannot_be_learnt_from_is_refused() -> None:
             head.update(bad)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(1e-6, 1), st.integers(1, 4)), max_size=6))
 def test_the_product_of_a_paths_labels_is_its_acceptance(
     positions: list[tuple[float, float, int]],

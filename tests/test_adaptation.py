@@ -209,7 +209,7 @@ def test_cross_entropy_is_with_every_token_of_the_answer(seed: int) -> None:
         assert len(labelled) >= end - begin - special
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(limit=st.integers(3_000, 60_000), prompts=st.integers(1, 6))
 def test_the_buffer_keeps_its_bound_and_the_newest(limit: int, prompts: int) -> None:
     _, everything = observed(1, prompts)

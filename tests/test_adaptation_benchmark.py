@@ -103,7 +103,7 @@ def lab_of(world: World, tmp_path: Path, **options: Any) -> Lab:
 # --- replay -----------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 50), length=st.integers(1, 6), wanted=st.integers(1, 40))
 def test_a_replayed_answer_is_decoded_as_with_the_target(
     seed: int, length: int, wanted: int

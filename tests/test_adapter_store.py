@@ -87,7 +87,7 @@ arrays = st.dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     head=arrays,
     optimizer=arrays,
@@ -215,7 +215,7 @@ def test_no_damage_goes_unnoticed(store: AdapterStore) -> None:
     store.save("math", small(2))
     whole = (store.folder / "math.adapter").read_bytes()
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     @given(place=st.integers(0, len(whole) - 1), bit=st.integers(-1, 7))
     def damage(place: int, bit: int) -> None:
         content = bytearray(whole)
@@ -512,7 +512,6 @@ class StoreMachine(RuleBasedStateMachine):
 StoreMachine.TestCase.settings = settings(
     max_examples=15,
     stateful_step_count=15,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
 TestStoreMachine = StoreMachine.TestCase

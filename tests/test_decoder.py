@@ -25,7 +25,7 @@ def tokens_of(decoder: SpeculativeDecoder, prompt: list[int], count: int, stop=(
     return [emitted.token for emitted in decoder.generate(prompt, count, stop)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 10**6),
     length=st.integers(1, 9),

@@ -131,7 +131,7 @@ def test_rounds_are_exact_wherever_a_policy_stops(
     assert longest >= 3
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), auto=st.booleans())
 def test_greedy_answers_do_not_depend_on_the_policy(seed: int, auto: bool) -> None:
     pair = toy_pair(seed)
@@ -267,7 +267,7 @@ def test_a_drafter_that_cannot_pay_is_hardly_tried() -> None:
     assert sum(map(bool, drafted)) <= 20_000 * ALLOWANCE / 20.0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 10**6),
     ease=st.floats(-5, 4),
@@ -384,7 +384,7 @@ def test_fixed_ends_a_draft_by_the_product_of_its_scores() -> None:
 # --- calibration ------------------------------------------------------------------------------
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     offset=st.floats(-2, 2),
     slope=st.floats(0.2, 2),

@@ -58,7 +58,7 @@ def test_another_drafter_that_becomes_the_fastest_is_found(seed: int) -> None:
     assert taken[1] > 850
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     seed=st.integers(0, 10**6),
     speeds=st.lists(st.floats(1, 30), min_size=2, max_size=4),
@@ -96,7 +96,7 @@ def rivals(seed: int, lengths: Sequence[int] = (4, 3), context: int = 512) -> li
     ]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**6), context=st.sampled_from([24, 512]))
 def test_greedy_answers_are_plain_ones(seed: int, context: int) -> None:
     target = ToyModel(len(toy_pair(seed).target), seed)

@@ -104,7 +104,7 @@ def test_impossible_numbers_of_drafted_tokens_are_refused(tmp_path: Path, drafte
     assert not (tmp_path / "drafter").exists()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     rows=st.integers(1, 5),
     blocks=st.integers(1, 4),

@@ -126,7 +126,7 @@ def plain(source: Path, tmp_path_factory: pytest.TempPathFactory) -> OnnxModel:
     return OnnxModel(folder)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(steps=st.lists(st.tuples(st.integers(1, 20), st.integers(0, 12)), max_size=4))
 def test_static_graph_computes_the_decoder(
     static: StaticDecoder, plain: OnnxModel, steps: list[tuple[int, int]]
@@ -211,7 +211,7 @@ def test_only_lora_is_left_in_floating_point(quantized: ModelProto, graph: Stati
     assert types["lora.0.qkv.A"] == 1
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(rows=st.integers(1, 30), columns=st.integers(1, 20), seed=st.integers(0, 99))
 def test_weights_of_unrelated_inputs_are_rounded_to_the_nearest(
     rows: int, columns: int, seed: int

@@ -86,7 +86,7 @@ class Model:
 operations = st.lists(st.sampled_from(NGRAMS), max_size=120)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(operations, st.integers(0, 8), st.sampled_from(list(Eviction)))
 def test_it_behaves_like_the_model(
     observed: list[tuple[int, list[int]]], max_entries: int, eviction: Eviction
@@ -118,7 +118,7 @@ def is_merged(cache: NgramCache, drafts: list[int]) -> bool:
     return draft.finish().draft_counts == [len(drafts)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(
         st.tuples(st.sampled_from(NGRAMS), st.sampled_from(["observe", "said", "refused"])),
@@ -155,7 +155,7 @@ def test_what_the_target_refuses_leaves_the_trie_until_it_says_it(
             assert cache.version != before
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(operations, st.integers(0, 900), st.sampled_from(list(Eviction)))
 def test_memory_stays_within_its_bound(
     observed: list[tuple[int, list[int]]], more: int, eviction: Eviction
@@ -249,7 +249,7 @@ def test_ids_outside_a_vocabulary_are_an_error(token: int, drafts: list[int]) ->
         NgramCache(PAIR).observe(token, drafts)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(operations, operations, st.sampled_from(list(Eviction)))
 def test_a_saved_cache_goes_on_as_if_it_had_never_stopped(
     tmp_path_factory: pytest.TempPathFactory,
@@ -275,7 +275,7 @@ def layout(cache: NgramCache) -> tuple[object, ...]:
     return cache.ngrams(), cache.memory_bytes, cache.evictions
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     operations,
     operations,

@@ -39,7 +39,7 @@ def search(text: list[int], count: int, min_match: int) -> tuple[int, list[int]]
     return 0, []
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(texts, max_size=4), st.integers(0, 6), st.integers(0, 4))
 def test_it_finds_what_a_search_finds(pieces: list[list[int]], count: int, min_match: int) -> None:
     lookup, text = Lookup(WORDS), []
@@ -52,7 +52,7 @@ def test_it_finds_what_a_search_finds(pieces: list[list[int]], count: int, min_m
         assert len(lookup) == len(text)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(texts, st.integers(2, 20))
 def test_the_oldest_tokens_go(text: list[int], max_tokens: int) -> None:
     lookup = Lookup(WORDS, max_tokens)

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from omnidraft._native import MappingRule, Vocabulary, VocabularyPair
@@ -62,7 +62,6 @@ def test_the_paper_rule_compares_strings() -> None:
 words = st.lists(st.none() | st.binary(min_size=1, max_size=2), min_size=1, max_size=40)
 
 
-@settings(deadline=None)
 @given(words, words, st.sets(st.integers(0, 39)), st.sets(st.integers(0, 39)))
 def test_invariants(
     drafter: list[bytes | None],

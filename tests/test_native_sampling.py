@@ -50,7 +50,7 @@ rows = hnp.arrays(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     rows,
     st.sets(st.integers(0, 199), max_size=20),
@@ -91,7 +91,7 @@ def test_shape_is_the_reference(
     np.testing.assert_array_less(np.abs(p[likely] / wanted[likely] - 1), 1e-6 * (1 - exponents))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 2**32), st.integers(1, 5000), st.floats(0.05, 0.999), st.floats(0.2, 20))
 def test_top_p_keeps_the_smallest_set(seed: int, size: int, top_p: float, spread: float) -> None:
     logits = (np.random.default_rng(seed).standard_normal(size) * spread).astype(np.float32)
@@ -105,7 +105,7 @@ def test_top_p_keeps_the_smallest_set(seed: int, size: int, top_p: float, spread
     np.testing.assert_allclose(p[kept], full[kept] / full[kept].sum(), rtol=1e-9)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 2**32), st.integers(1, 3000), st.integers(1, 3000))
 def test_top_k_keeps_k(seed: int, size: int, top_k: int) -> None:
     logits = (np.random.default_rng(seed).permutation(size) / 100).astype(np.float32)

@@ -52,7 +52,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Case(tmp_path_factory.mktemp("model"), *request.param)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_any_grouping_gives_the_same_bits(case: Case, data: st.DataObject) -> None:
     """Forwards of any sizes, with truncations between them, change no bit of any row."""

@@ -188,7 +188,7 @@ TEXT_BYTES = st.one_of(
 
 
 @given(TEXT_BYTES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_segment_spells_any_bytes(data: bytes) -> None:
     _check_segment(BYTE_LEVEL, data)
     _check_segment(SENTENCEPIECE, data)
@@ -196,7 +196,7 @@ def test_segment_spells_any_bytes(data: bytes) -> None:
 
 @pytest.mark.parametrize("name", ["llama2", "qwen2.5"])
 @given(data=TEXT_BYTES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_segment_spells_any_bytes_with_real_tokenizers(name: str, data: bytes) -> None:
     _check_segment(_shared(name), data)
 

@@ -311,7 +311,7 @@ def test_each_loss_alone_equals_autograd(pairs: dict[str, Pair], loss: str, merg
     assert result.loss == getattr(result, f"{loss}_loss") != 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32),
     length=st.integers(1, 20),
@@ -423,7 +423,7 @@ def test_branches_under_a_tree_mask_equal_sequences_alone(pairs: dict[str, Pair]
     temperature=st.sampled_from([1.0, 10.0, 100.0]),
     seed=st.integers(0, 100),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_chunk_divergence_is_exact_for_any_likelihood(
     pairs: dict[str, Pair], log_p: float, temperature: float, seed: int
 ) -> None:
