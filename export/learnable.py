@@ -17,7 +17,7 @@ from omnidraft.runtime.files import expanded
 from omnidraft.runtime.models import DEFAULT_DRAFTER, cache_folder
 from omnidraft.runtime.sources import Progress
 
-_GRAPHS = 3
+_GRAPHS = 4
 """Changes when the exported graphs do, so that bundles made before are not used."""
 
 
@@ -52,7 +52,7 @@ def learnable_drafter(name: str, *, progress: Progress = lambda step, fraction: 
             progress("preparing the drafter to learn", None)
             # The built-in drafter's weights lie on a 4-bit grid; of another the export would have
             # to try which matrices bear 4 bits.
-            options = Options("int4" if name == DEFAULT_DRAFTER else "int8", trimmed=True)
+            options = Options("int4" if name == DEFAULT_DRAFTER else "int8", own=True)
             export(name, output, options=options, progress=progress)
     return output
 

@@ -298,7 +298,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def always_promote(patch: pytest.MonkeyPatch) -> None:
     """Candidates come into use at once, so that weights change as often as they can."""
-    patch.setattr(trainer_module.Trial, "better", property(lambda trial: True))
+    patch.setattr(trainer_module.Trial, "better", lambda trial, worth: True)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -419,6 +419,27 @@ def test_an_update_that_does_harm_is_rolled_back(world: World) -> None:
         assert np.abs(values - trainer._trusted[name]).max() < 0.1
 
 
+@pytest.mark.parametrize("gained", [1, 3])
+def test_a_first_lora_must_be_worth_its_time(world: World, gained: int) -> None:
+    """What predicts a token more in every answer does, beyond chance; it must be a hundredth."""
+    session = world.session(f"worth-{gained}", interval=2)
+    for prompt in PROMPTS[:4]:
+        session.generate(prompt, OPTIONS)
+    trainer = session.learner.trainer
+    answer = session.learner.buffer.prompts[-1]
+    trial = trainer_module.Trial()
+    for _ in range(trainer_module.FEWEST):
+        trial.add(gained, 200)
+    trainer._trial = trial
+    trainer.add(dataclasses.replace(answer))
+    trainer.add(dataclasses.replace(answer))
+    assert trainer.progress.promotions == (gained > 2)
+    trainer._used, trainer._trial = True, trial
+    trainer.add(dataclasses.replace(answer))
+    trainer.add(dataclasses.replace(answer))
+    assert trainer.progress.promotions == 1 + (gained > 2)
+
+
 def test_gradients_that_are_not_numbers_are_rolled_back(world: World) -> None:
     session = world.session("nan", interval=1)
     session.generate(PROMPTS[0], OPTIONS)
@@ -438,7 +459,7 @@ def test_learning_stops_when_it_does_not_help_and_resumes_on_drift(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trainer_module, "PATIENCE", 2)
-    monkeypatch.setattr(trainer_module.Trial, "better", property(lambda trial: False))
+    monkeypatch.setattr(trainer_module.Trial, "better", lambda trial, worth: False)
     session = world.session("stops", interval=2)
     session.generate(PROMPTS[0], OPTIONS)
     base = session.learner.buffer.prompts[0]

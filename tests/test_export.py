@@ -19,6 +19,7 @@ from hub import stand_in_hub
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from onnx import load
 from safetensors.numpy import load_file, save_file
 from tiny import byte_level_tokenizer, sentencepiece_tokenizer, write_drafter, write_target
 
@@ -291,10 +292,18 @@ def merged(checkpoint: Path, folder: Path, adapter: dict[str, NDArray[np.float32
     return folder
 
 
+@pytest.mark.parametrize("own", [False, True])
 def test_an_adapter_is_what_merging_it_is(
-    checkpoint: Path, bundles: dict[str, Path], tmp_path: Path
+    checkpoint: Path, bundles: dict[str, Path], tmp_path: Path, own: bool
 ) -> None:
-    model = OnnxModel(bundles["none"], threads=1)
+    bundle = bundles["none"]
+    if own:
+        options = Options("none", own=True)
+        bundle = tmp_path / "bundle"
+        export(str(checkpoint), bundle, options=options)
+    domains = {node.domain for node in load(bundle / "model.onnx").graph.node}
+    assert ("omnidraft" in domains) == own  # else any program can run it
+    model = OnnxModel(bundle, threads=1)
     base = logits(model)
     adapters = [random_adapter(8), random_adapter(3, seed=1)]
     adapters.append({n: v for n, v in random_adapter(4).items() if ".o." in n or ".1.qkv." in n})

@@ -178,3 +178,60 @@ def test_what_does_not_fit_a_linear_is_named(name: str, shape: tuple[int, ...]) 
     inputs[name] = np.zeros(shape, inputs[name].dtype)
     with pytest.raises(Exception, match=name):
         linear().run(None, inputs)
+
+
+def low_rank_inputs(shape: tuple[int, ...], rank: int) -> dict[str, NDArray[Any]]:
+    rng = np.random.default_rng(2)
+    width, outputs = 40, 83
+    shapes = {
+        "base": (*shape, outputs),
+        "x": (*shape, width),
+        "a": (width, rank),
+        "b": (rank, outputs),
+    }
+    return {name: rng.standard_normal(size).astype(np.float32) for name, size in shapes.items()}
+
+
+def low_rank() -> Any:
+    inputs = dict.fromkeys(("base", "x", "a", "b"), TensorProto.FLOAT)
+    node = helper.make_node("AddLowRank", list(inputs), ["y"], domain="omnidraft")
+    return session(node, inputs, {"y": TensorProto.FLOAT})
+
+
+@pytest.mark.parametrize("rank", [0, 1, 7, 8, 32, 50])
+@pytest.mark.parametrize("shape", [(1, 0), (1, 1), (1, 3), (4,), (2, 37)])
+def test_what_a_lora_adds(shape: tuple[int, ...], rank: int) -> None:
+    inputs = low_rank_inputs(shape, rank)
+    before = {name: value.copy() for name, value in inputs.items()}
+    (found,) = low_rank().run(None, inputs)
+    wide = {name: value.astype(np.float64) for name, value in inputs.items()}
+    expected = wide["base"] + wide["x"] @ wide["a"] @ wide["b"]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
+    assert found.shape == (*shape, 83)
+    for name, value in inputs.items():
+        assert np.array_equal(value, before[name])
+    # A row is the same bits whatever rows are beside it.
+    rows = inputs["x"].reshape(-1, 40), inputs["base"].reshape(-1, 83)
+    for i in range(len(rows[0])):
+        alone = {"x": rows[0][i : i + 1], "base": rows[1][i : i + 1]}
+        (row,) = low_rank().run(None, inputs | alone)
+        assert np.array_equal(row[0], found.reshape(-1, 83)[i])
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("base", (1, 3, 82)),
+        ("base", (1, 2, 83)),
+        ("base", (3, 83)),
+        ("x", (1, 3, 41)),
+        ("x", ()),
+        ("a", (40, 5)),
+        ("a", (40,)),
+        ("b", (83,)),
+    ],
+)
+def test_a_lora_that_does_not_fit_is_named(name: str, shape: tuple[int, ...]) -> None:
+    inputs = low_rank_inputs((1, 3), 4) | {name: np.zeros(shape, np.float32)}
+    with pytest.raises(Exception, match=rf"\b{name} (must be )?\["):
+        low_rank().run(None, inputs)

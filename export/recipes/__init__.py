@@ -31,8 +31,8 @@ class Options:
         soc: name of the chip, for backends that compile for one.
         threads: threads for parity and latency.
         train_step: add a graph that trains the LoRA inputs; None: where the recipe can.
-        trimmed: the head computes only what the checkpoint says is ever drafted, where the recipe
-            can: faster, and no longer equal to the checkpoint for tokens that are left out.
+        own: for this program alone, where the recipe can: a faster graph, with an operator of
+            the package's, whose head computes only what the checkpoint says is ever drafted.
     """
 
     quantization: Quantization | None = None
@@ -41,7 +41,7 @@ class Options:
     soc: str | None = None
     threads: int = 2
     train_step: bool | None = None
-    trimmed: bool = False
+    own: bool = False
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ class OnnxRecipe:
             progress,
             lora=options.lora_rank > 0,
             four=four,
-            trimmed=options.trimmed,
+            own=options.own,
         )
         graphs = [describe_graph("decoder", GRAPH_FILE, model)]
         if options.lora_rank and options.train_step is not False:

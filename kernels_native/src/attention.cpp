@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "omnidraft/vectors.h"
+#include "products.h"
 
 namespace omnidraft {
 namespace {
@@ -40,12 +41,6 @@ void prepare_head(const AttentionShape& shape, const AttentionTensors& tensors, 
   }
 }
 
-// Rows that share what is loaded, and the vectors of columns that are summed at once: as many sums
-// as registers hold.
-template <std::size_t W>
-constexpr std::size_t kRows = W == 16 ? 4 : 2;
-constexpr std::size_t kColumnVectors = 4;
-
 struct Row {
   const float* query = nullptr;
   float* output = nullptr;
@@ -60,11 +55,11 @@ struct Row {
   float* tile_scores(std::size_t tile) const { return scores + (tile - first_tile()) * kKeyTile; }
 };
 
-// How many rows from the first on see the tile, up to kRows<W>.
+// How many rows from the first on see the tile, up to kSharedRows<W>.
 template <std::size_t W>
 OMNIDRAFT_INLINE std::size_t seeing(const Row* rows, std::size_t count, std::size_t tile) {
   std::size_t together = 0;
-  while (together < std::min(count, kRows<W>) && rows[together].sees(tile)) {
+  while (together < std::min(count, kSharedRows<W>) && rows[together].sees(tile)) {
     ++together;
   }
   return together;
@@ -129,52 +124,18 @@ OMNIDRAFT_INLINE float softmax(float* scores, std::size_t count) {
   return sum;
 }
 
-// Adds a tile's values, V * W columns of them, to the outputs of up to R rows, like `score`.
-template <std::size_t W, std::size_t R, std::size_t V>
-OMNIDRAFT_INLINE void add_columns(const Row* rows, std::size_t count, std::size_t tile,
-                                  const float* values, std::size_t stride, std::size_t column) {
-  using Floats = typename Vector<W>::Floats;
-  const float* weights[R];
-  Floats sums[R][V];
-  for (std::size_t r = 0; r < R; ++r) {
-    const Row& row = rows[std::min(r, count - 1)];
-    weights[r] = row.tile_scores(tile);
-    for (std::size_t v = 0; v < V; ++v) {
-      sums[r][v] = load<W>(row.output + column + v * W);
-    }
-  }
-  for (std::size_t j = 0; j < kKeyTile; ++j) {
-    Floats value[V];
-    for (std::size_t v = 0; v < V; ++v) {
-      value[v] = load<W>(values + j * stride + column + v * W);
-    }
-    for (std::size_t r = 0; r < R; ++r) {
-      for (std::size_t v = 0; v < V; ++v) {
-        sums[r][v] += value[v] * weights[r][j];
-      }
-    }
-  }
-  for (std::size_t r = 0; r < R; ++r) {
-    for (std::size_t v = 0; v < V; ++v) {
-      store<W>(sums[r][v], rows[std::min(r, count - 1)].output + column + v * W);
-    }
-  }
-}
-
+// Adds a tile's values to the outputs of up to R rows, like `score`.
 template <std::size_t W, std::size_t R>
 OMNIDRAFT_INLINE void add_values(const Row* rows, std::size_t count, std::size_t tile,
                                  const float* values, std::size_t stride, std::size_t head_size) {
-  constexpr std::size_t kColumns = kColumnVectors * W;
-  std::size_t column = 0;
-  for (; column + kColumns <= head_size; column += kColumns) {
-    add_columns<W, R, kColumnVectors>(rows, count, tile, values, stride, column);
+  const float* weights[R];
+  float* outputs[R];
+  for (std::size_t r = 0; r < R; ++r) {
+    const Row& row = rows[std::min(r, count - 1)];
+    weights[r] = row.tile_scores(tile);
+    outputs[r] = row.output;
   }
-  for (; column + W <= head_size; column += W) {
-    add_columns<W, R, 1>(rows, count, tile, values, stride, column);
-  }
-  for (; column < head_size; ++column) {
-    add_columns<1, R, 1>(rows, count, tile, values, stride, column);
-  }
+  add_products<W, R>(weights, kKeyTile, values, stride, head_size, outputs);
 }
 
 template <std::size_t W>
@@ -224,7 +185,7 @@ OMNIDRAFT_INLINE void attend_with(const AttentionShape& shape, const AttentionTe
     for (std::size_t r = 0; r < count;) {
       const std::size_t together = seeing<W>(&rows[r], count - r, tile);
       if (together > 1) {
-        score<W, kRows<W>>(&rows[r], together, tile, keys, size);
+        score<W, kSharedRows<W>>(&rows[r], together, tile, keys, size);
       } else if (together == 1) {
         score<W, 1>(&rows[r], 1, tile, keys, size);
       }
@@ -248,7 +209,7 @@ OMNIDRAFT_INLINE void attend_with(const AttentionShape& shape, const AttentionTe
     for (std::size_t r = 0; r < count;) {
       const std::size_t together = seeing<W>(&rows[r], count - r, tile);
       if (together > 1) {
-        add_values<W, kRows<W>>(&rows[r], together, tile, values, stride, size);
+        add_values<W, kSharedRows<W>>(&rows[r], together, tile, values, stride, size);
       } else if (together == 1) {
         add_values<W, 1>(&rows[r], 1, tile, values, stride, size);
       }

@@ -8,6 +8,7 @@
 
 #include "attention.h"
 #include "linear.h"
+#include "low_rank.h"
 #include "onnxruntime_abi.h"
 #include "quantize.h"
 
@@ -311,6 +312,49 @@ struct Linear {
   static constexpr std::size_t kMostParts = 64;
 };
 
+struct AddLowRank {
+  static constexpr const char* kName = "AddLowRank";
+  static constexpr ONNXTensorElementDataType kInputs[] = {kFloat, kFloat, kFloat, kFloat};
+  static constexpr std::size_t kRequiredInputs = 4;
+  static constexpr ONNXTensorElementDataType kOutputs[] = {kFloat};
+
+  AddLowRank(const OrtApi& /*api*/, const OrtKernelInfo* /*info*/) {}
+
+  // Inputs: base [..., outputs], x [..., width], a [width, rank], b [rank, outputs]. Output: as
+  // base.
+  void compute(const Context& context) {
+    const auto base = context.input<float>(0);
+    const auto x = context.input<float>(1);
+    const auto a = context.input<float>(2);
+    const auto b = context.input<float>(3);
+    require(a.shape.size() == 2 && b.shape.size() == 2 && a.shape[1] == b.shape[0],
+            "a must be [width, rank], b [rank, outputs]");
+    std::vector<std::int64_t> shape = x.shape;
+    require(!shape.empty() && shape.back() == a.shape[0], "x must be [..., width]");
+    shape.back() = b.shape[1];
+    require(base.shape == shape, "base must be [..., outputs]");
+    LowRank lora;
+    lora.width = a.size(0);
+    lora.rank = a.size(1);
+    lora.outputs = b.size(1);
+    shape.pop_back();
+    const std::size_t rows = elements(shape);
+    lora.x = x.data;
+    lora.base = base.data;
+    lora.a = a.data;
+    lora.b = b.data;
+    lora.result = context.output<float>(0, base.shape);
+    const std::size_t blocks = (rows + kRowBlock - 1) / kRowBlock;
+    if (blocks <= 1) {
+      add_low_rank(lora, 0, rows);
+      return;
+    }
+    context.parallel(blocks, [&](std::size_t block) {
+      add_low_rank(lora, block * kRowBlock, std::min((block + 1) * kRowBlock, rows));
+    });
+  }
+};
+
 // An operator's kernel and what it needs to compute.
 template <typename Kernel>
 struct Held {
@@ -364,6 +408,7 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
       OrtCustomOpDomain* domain = nullptr;
       check(api->CreateCustomOpDomain("omnidraft", &domain));
       check(api->CustomOpDomain_Add(domain, operator_of<Attention>()));
+      check(api->CustomOpDomain_Add(domain, operator_of<AddLowRank>()));
       check(api->CustomOpDomain_Add(domain, operator_of<Linear>()));
       check(api->CustomOpDomain_Add(domain, operator_of<QuantizeRows>()));
       return domain;

@@ -91,7 +91,7 @@ def convert_drafter(
     checkpoint = open_checkpoint(source)
     with whole_folder(output) as temporary:
         four = exact_four_bits(checkpoint)
-        write_drafter_graph(checkpoint, temporary, "8bit", progress, four=four, trimmed=True)
+        write_drafter_graph(checkpoint, temporary, "8bit", progress, four=four, own=True)
         return _describe(
             checkpoint,
             temporary,

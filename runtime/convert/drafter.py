@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper, save_model
 
 from .checkpoint import LINEAR_PARTS, Checkpoint, joined_bias, joined_weight
-from .graph import CONTRIB, GRAPH_FILE, MASKED, WEIGHTS_FILE, GraphWriter, Progress, Stored
+from .graph import CONTRIB, GRAPH_FILE, MASKED, OWN, WEIGHTS_FILE, GraphWriter, Progress, Stored
 from .quantize import BLOCK, Rounded, exact_blocks4, quantize_blocks8
 
 
@@ -29,7 +29,7 @@ def write_drafter_graph(
     *,
     lora: bool = False,
     four: Mapping[str, Rounded] | None = None,
-    trimmed: bool = False,
+    own: bool = False,
 ) -> ModelProto:
     """Write ``model.onnx`` and ``model.onnx.data`` into ``folder``, for a Llama.
 
@@ -41,13 +41,13 @@ def write_drafter_graph(
     to the memory of the ``past`` inputs.
 
     Args:
-        lora, four, trimmed: see ``DrafterWriter``.
+        lora, four, own: see ``DrafterWriter``.
     """
     # A new file: the old one may still be mapped into memory.
     (folder / WEIGHTS_FILE).unlink(missing_ok=True)
     with (folder / WEIGHTS_FILE).open("wb") as file:
         writer = DrafterWriter(
-            checkpoint, file, quantization, progress, lora=lora, four=four, trimmed=trimmed
+            checkpoint, file, quantization, progress, lora=lora, four=four, own=own
         )
         model = writer.build()
     save_model(model, folder / GRAPH_FILE)
@@ -102,8 +102,10 @@ class DrafterWriter(GraphWriter):
     Args:
         lora: whether linears have LoRA inputs, ``lora.NAME.A`` and ``.B``, of rank 0 by default.
         four: matrices that have 4 bits, by name; the others have ``quantization``.
-        trimmed: the head computes the ``drafted_tokens`` of the checkpoint only, where that names
-            some and the head is quantized in blocks; the logits of others are as good as −infinity.
+        own: for this program alone. The head computes the ``drafted_tokens`` of the checkpoint
+            only, where that names some and the head is quantized in blocks; the logits of others
+            are as good as −infinity. What a LoRA adds is computed by an operator of
+            kernels_native/.
     """
 
     def __init__(
@@ -115,13 +117,13 @@ class DrafterWriter(GraphWriter):
         *,
         lora: bool = False,
         four: Mapping[str, Rounded] | None = None,
-        trimmed: bool = False,
+        own: bool = False,
     ) -> None:
         super().__init__(checkpoint, file, quantization, progress, factors={}, observe=False)
         self.packed = False  # a bundle is for any program
         self.lora = lora
         self.four = four or {}
-        self.trimmed = trimmed
+        self.own = own
         self.lora_inputs: list[ValueInfoProto] = []
         # Inputs of 8-bit linears, split into two terms once.
         self.terms: dict[str, str] = {}
@@ -199,6 +201,9 @@ class DrafterWriter(GraphWriter):
             return y
         a = self.lora_input(f"lora.{name}.A", (shape[1], None))
         b = self.lora_input(f"lora.{name}.B", (None, shape[0]))
+        if self.own:
+            fused: str = self.node("AddLowRank", [y, x, a, b], domain=OWN)
+            return fused
         down = self.node("MatMul", [x, a])
         output: str = self.node("Add", [y, self.node("MatMul", [down, b])])
         return output
@@ -288,7 +293,7 @@ class DrafterWriter(GraphWriter):
             stored = self.stored_embedding
         else:
             stored = self.store_matrix("head", shape, self.blocks("head", *shape))
-        drafted = d.drafted_tokens if self.trimmed else None
+        drafted = d.drafted_tokens if self.own else None
         if drafted is None or drafted == d.vocab_size:
             self.block_product(x, stored, shape)
         else:
