@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import glob
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -35,18 +35,14 @@ def whole_folder(output: Path) -> Iterator[Path]:
     """
     made: list[Path] = []
     try:
-        with ExitStack() as stack:
-            try:
-                made += [parent for parent in output.parents if not parent.exists()]
-                output.parent.mkdir(parents=True, exist_ok=True)
-                scratch = stack.enter_context(scratch_folder(output))
-                # The scratch folder is one that only its owner may read.
-                new = scratch / "new"
+        made += [parent for parent in output.parents if not parent.exists()]
+        with _naming(output.parent):
+            output.parent.mkdir(parents=True, exist_ok=True)
+        with scratch_folder(output) as scratch:
+            # The scratch folder is one that only its owner may read.
+            new = scratch / "new"
+            with _naming(output.parent):
                 new.mkdir()
-            except OSError as error:
-                raise OmniDraftError(
-                    f"No folder can be made in {output.parent}: {error.strerror}. Choose another."
-                ) from error
             yield new
             _replace(new, output, scratch / _OLD)
     except Exception as error:
@@ -66,13 +62,19 @@ def scratch_folder(output: Path) -> Iterator[Path]:
     """A temporary folder beside ``output``, whose folder exists; removed when the block ends.
 
     Those that killed processes left for the same ``output`` are removed first.
+
+    Raises:
+        OmniDraftError: it cannot be made.
     """
     _sweep(output)
     scratch = lock = None
     try:
-        while lock is None:
-            scratch = Path(tempfile.mkdtemp(prefix=f".{output.name}-", dir=output.parent))
-            lock = _locked(scratch)
+        with _naming(output.parent):
+            while lock is None:
+                # Named before it is made: an interruption in between must find it.
+                scratch = output.with_name(f".{output.name}-{secrets.token_hex(4)}")
+                scratch.mkdir(mode=0o700)
+                lock = _locked(scratch)
         assert scratch is not None
         yield scratch
     finally:
@@ -80,6 +82,17 @@ def scratch_folder(output: Path) -> Iterator[Path]:
             lock.release()
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def _naming(folder: Path) -> Iterator[None]:
+    """Say where no folder can be made."""
+    try:
+        yield
+    except OSError as error:
+        raise OmniDraftError(
+            f"No folder can be made in {folder}: {error.strerror}. Choose another."
+        ) from error
 
 
 def _locked(scratch: Path) -> FileLock | None:
@@ -98,7 +111,7 @@ def _sweep(output: Path) -> None:
 
     What was at ``output`` is put back if its process was killed before the new took its place.
     """
-    # mkdtemp ends names with eight characters: ``out-2`` must not be taken for ``out``.
+    # Names end with eight characters: ``out-2`` must not be taken for ``out``.
     pattern = f".{glob.escape(output.name)}-{'?' * 8}/{_LOCK}"
     for path in output.parent.glob(pattern):
         # Whoever may not remove it, or holds the lock, leaves it.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -25,6 +28,8 @@ def writer(output: Path, ending: str = "pass") -> Iterator[subprocess.Popen[str]
     code = f"""
 import os, signal, sys
 from pathlib import Path
+from types import FrameType
+from typing import Any
 from omnidraft.runtime.folders import whole_folder
 with whole_folder(Path(sys.argv[1])) as folder:
     (folder / "file").write_text("theirs")
@@ -112,3 +117,42 @@ def test_sweeps_and_starts_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interruption_of_the_start_leaves_nothing(tmp_path: Path) -> None:
+    """At any line, of the library's functions too, until the folder is there to write into."""
+
+    def interrupted(at: int) -> bool:
+        lines, begun = 0, False
+
+        def trace(frame: FrameType, event: str, _: Any) -> Any:
+            nonlocal lines
+            if begun or frame.f_code.co_filename == contextlib.__file__:
+                return None
+            lines += event == "line"
+            if lines == at:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            with whole_folder(tmp_path / "new" / "out"):
+                begun = True
+                sys.settrace(before)
+                raise ValueError  # done
+        except KeyboardInterrupt:
+            return True
+        except ValueError:
+            return False
+        finally:
+            sys.settrace(before)
+
+    # What is done once for a process is over.
+    assert not interrupted(-1) and not interrupted(-1)
+    at = 1
+    while interrupted(at):
+        assert list(tmp_path.iterdir()) == [], at
+        at += 1
+    assert at > 100
