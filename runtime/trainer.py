@@ -54,8 +54,8 @@ _Result = TypeVar("_Result")
 TRUST: Final = 2.0
 DISTRUST: Final = 2.0
 FEWEST: Final = 8
-# Part of the draft tokens that a first LoRA must gain: it makes a draft step a fifth slower, a round
-# by up to a twentieth, and a hundredth of the tokens brings about three times its size.
+# Part of the draft tokens that a first LoRA must gain: it makes a draft step a fifth slower, that
+# is a round by up to a twentieth, and a hundredth of the tokens brings about three times as much.
 WORTH: Final = 0.01
 # What a prompt's gain still counts after another: a candidate is not what it was 20 prompts ago.
 FORGETTING: Final = 0.95
