@@ -231,7 +231,7 @@ def _draw(path: Path, plot: Plot) -> None:
     axes.set_ylabel(plot.y_label)
     axes.grid(alpha=0.3)
     if len(plot.lines) > 1:
-        axes.legend(loc="best")
+        figure.legend(loc="outside upper center", ncols=len(plot.lines))
     with whole_file(path) as file:
         figure.savefig(file, format="png", dpi=120)
 

@@ -105,6 +105,11 @@ def main(
         gguf_type=prepare.gguf_type(checkpoint),
         sampling=temperature > 0,
     )
+    known = sorted({each.engine for each in everyone})
+    if unknown := sorted(set(interpreters) - set(known)):
+        raise OmniDraftError(
+            f"--python {unknown[0]}=…: no such engine; there are {', '.join(known)}"
+        )
     wanted = tuple(engine or [""])
     chosen = [each for each in everyone if each.name.startswith(wanted)]
     if not chosen:
