@@ -80,7 +80,7 @@ class Client:
     def request(self, prompt: str) -> Request:
         learner = self.session.learner
         trainer = learner.trainer if learner else None
-        under_way = trainer is not None and trainer.busy
+        under_way = trainer is not None and trainer.waiting > 0
         pieces = self.session.stream(prompt, self._options)
         begin = time.perf_counter()
         next(pieces)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import resource
+import copy
+import math
 import sys
 from collections import deque
 from contextlib import nullcontext
@@ -10,16 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console, Group, JustifyMethod, RenderableType
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from omnidraft.opening import open_models
-from omnidraft.output import AsJson, errors, print_json, progress_bar
+from omnidraft.output import AsJson, errors, print_json, progress_bar, stdout, steps
 from omnidraft.runtime.bench import Prompt, Report, compare, prompt_named, read_prompts
 from omnidraft.runtime.engines import Engine
-from omnidraft.runtime.errors import MissingDependencyError
+from omnidraft.runtime.errors import MissingDependencyError, OmniDraftError
 from omnidraft.runtime.files import check_place, whole_file
 from omnidraft.runtime.models import (
     DEFAULT_DRAFTER,
@@ -49,13 +50,21 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def adapter_choice(name: str, learn: bool) -> AdapterChoice:
-    """An adapter of the user's store, with the default way of learning."""
+    """An adapter of the user's store, with the default way of learning.
+
+    Raises:
+        OmniDraftError: there is none, or what is learned could not be saved.
+    """
     # Imported here: it takes longer than all else that every command starts with.
     from omnidraft.runtime.adapter_store import AdapterStore, adapters_folder
     from omnidraft.runtime.learner import AdapterChoice
     from omnidraft.runtime.trainer import LearningOptions
 
     store = AdapterStore(adapters_folder())
+    if learn:
+        store.check_writable(name)
+    else:
+        store.check(name)
     return AdapterChoice(store, name, LearningOptions() if learn else None)
 
 
@@ -72,8 +81,9 @@ def adapt(
         str, typer.Option(help="Drafter: 'default' is the built-in one.")
     ] = DEFAULT_DRAFTER,
     loss: Annotated[
-        Literal["ce", "hybrid", "dm", "ngram", "kl", "alm"], typer.Option(help="What is minimised.")
-    ] = "ce",
+        Literal["ce", "hybrid", "dm", "ngram", "kl", "alm"] | None,
+        typer.Option(help="What is minimised.", show_default="the adapter's, else ce"),
+    ] = None,
     head: Annotated[
         Literal["none", "joint", "interleaved"] | None,
         typer.Option(
@@ -137,6 +147,8 @@ def adapt(
     """
     if plot is not None:
         _check_plotting(plot)
+    if learning_rate is not None and not math.isfinite(learning_rate):
+        raise OmniDraftError(f"--learning-rate must be a number, not {learning_rate}")
     stream = read_prompts(prompts, limit)
     tests = read_prompts(test) if test is not None else []
     from omnidraft.runtime.adaptation import Objective
@@ -145,9 +157,15 @@ def adapt(
     from omnidraft.runtime.trainer import LearningOptions
 
     learning = LearningOptions(
-        Objective(loss), rank, learning_rate, interval=interval, budget=learn_budget, head=head
+        Objective(loss) if loss else None,
+        rank,
+        learning_rate,
+        interval=interval,
+        budget=learn_budget,
+        head=head,
     )
     store = AdapterStore(adapters_folder())
+    store.check_writable(adapter)
     options = GenerationOptions(
         max_new_tokens=max_new_tokens,
         draft_length=draft_length,
@@ -166,8 +184,9 @@ def adapt(
     run = _Run(session, len(stream))
     try:
         run.learn(stream, options, quiet=as_json)
+        run.finish()
     finally:
-        run.close()
+        run.learner.close()
     after = None
     if tests:
         after = _measure(
@@ -195,6 +214,8 @@ class _Run:
         self.total = total
         self.curve: list[dict[str, float]] = []
         self._recent: deque[Statistics] = deque(maxlen=_SMOOTH)
+        # Whoever learns on purpose does not want to hear that it once was of no use.
+        self.trainer.resume_learning()
         self._begin = self._progress()
 
     def learn(self, prompts: list[Prompt], options: GenerationOptions, *, quiet: bool) -> None:
@@ -204,6 +225,8 @@ class _Run:
             for number, prompt in enumerate(prompts, 1):
                 with prompt_named(number):
                     answer = self.session.generate(prompt.prompt, options)
+                if self.trainer.full:
+                    self.finish()
                 self._recent.append(answer.statistics)
                 sums = Statistics()
                 for statistics in self._recent:
@@ -221,9 +244,13 @@ class _Run:
                 if display is not None:
                     display.update(self._render(), refresh=True)
 
-    def close(self) -> None:
+    def finish(self) -> None:
         """Learn from what is waiting, and save."""
-        self.learner.close()
+        with steps("learning") as show:
+            while waiting := self.trainer.waiting:
+                show(f"learning from {waiting} answers", None)
+                self.trainer.drain(timeout=1.0)
+        self.learner.finish()
 
     def as_dict(self) -> dict[str, Any]:
         now, head = self._progress(), self.trainer.head_state
@@ -232,6 +259,7 @@ class _Run:
             "updates": now.updates - self._begin.updates,
             "promotions": now.promotions - self._begin.promotions,
             "rollbacks": now.rollbacks - self._begin.rollbacks,
+            "withdrawals": now.withdrawals - self._begin.withdrawals,
             "stopped": now.stopped,
             "seconds_learning": now.seconds - self._begin.seconds,
             "peak_memory_bytes": _peak_memory(),
@@ -240,10 +268,10 @@ class _Run:
         }
 
     def _progress(self) -> Progress:
-        return self.trainer.state()[2]
+        return copy.copy(self.trainer.progress)
 
     def _render(self) -> RenderableType:
-        last, now = self.curve[-1], self._progress()
+        last, now, begin = self.curve[-1], self._progress(), self._begin
         table = Table(box=None, show_header=False, pad_edge=False)
         columns: tuple[JustifyMethod, ...] = ("left", "right", "left", "left")
         for column in columns:
@@ -259,11 +287,14 @@ class _Run:
             table.add_row(
                 name, form.format(last[key]), Text(_sparkline(values), "cyan"), Text(span, "dim")
             )
-        state = "stopped, nothing more to gain" if now.stopped else f"{now.updates} updates"
+        state = f"{now.updates - begin.updates} updates"
+        if now.stopped:
+            state = "stopped, nothing more to gain"
         return Group(
             Text(
-                f"{len(self.curve)}/{self.total} prompts, {state}, {now.promotions} came into use, "
-                f"{now.rollbacks} rolled back; means of {_SMOOTH}",
+                f"{len(self.curve)}/{self.total} prompts, {state}, "
+                f"{now.promotions - begin.promotions} came into use, "
+                f"{now.rollbacks - begin.rollbacks} rolled back; means of {_SMOOTH}",
                 "bold",
             ),
             table,
@@ -305,6 +336,8 @@ def _sparkline(values: list[float], width: int = 40) -> str:
 
 def _peak_memory() -> int:
     """The largest resident memory of this process so far, bytes."""
+    import resource  # not on Windows, where all else works
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
@@ -356,7 +389,7 @@ def _draw(path: Path, run: _Run) -> None:
 
 
 def _print(name: str, report: dict[str, Any]) -> None:
-    console = Console(highlight=False)
+    console = stdout()
     console.print(
         f"{name}: {report['updates']} updates from {report['prompts']} prompts, "
         f"{report['promotions']} came into use, {report['rollbacks']} were rolled back; "
@@ -375,6 +408,8 @@ def _print(name: str, report: dict[str, Any]) -> None:
         console.print(text, markup=False, soft_wrap=True)
     if report["stopped"]:
         console.print("Learning has stopped: it did not raise acceptance any more.")
+    if report["withdrawals"]:
+        console.print("What had been learned before was of no use here any more: it is out of use.")
     if "before" in report:
         table = Table(box=None, pad_edge=False)
         for heading in ("", "tok/round", "accepted", "speedup", "identical"):

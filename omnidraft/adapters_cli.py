@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.prompt import Confirm
 from rich.table import Table
 
-from omnidraft.output import AsJson, print_json
+from omnidraft.output import AsJson, print_json, stdout
 from omnidraft.runtime.errors import OmniDraftError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def list_(as_json: AsJson = False) -> None:
             facts = [escape(m.drafter.name), escape(m.target.name), *counts]
         used = f"{entry.used.astimezone():%Y-%m-%d %H:%M}"
         table.add_row(entry.name, *facts, f"{entry.size / 1e6:.2f} MB", used)
-    console = Console(highlight=False)
+    console = stdout()
     console.print(table)
     total = sum(entry.size for entry in entries)
     console.print(
@@ -89,7 +89,7 @@ def show(name: Name, as_json: AsJson = False) -> None:
     }
     for title, text in rows.items():
         table.add_row(escape(title), escape(text))
-    Console(highlight=False).print(table)
+    stdout().print(table)
 
 
 @adapters_app.command()

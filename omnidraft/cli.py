@@ -13,7 +13,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -21,7 +20,7 @@ from omnidraft import GenerationOptions, Origin, SamplingParameters, Session, Ve
 from omnidraft.adapt_cli import AdapterOption, adapt, adapter_choice
 from omnidraft.adapters_cli import adapters_app
 from omnidraft.opening import open_models
-from omnidraft.output import AsJson, errors, print_json, progress_bar, steps
+from omnidraft.output import AsJson, errors, print_json, progress_bar, stdout, steps
 from omnidraft.profile_cli import profile
 from omnidraft.runtime.bench import Comparison, Report, compare, read_prompts
 from omnidraft.runtime.doctor import examine
@@ -208,7 +207,7 @@ def bench(
 ) -> None:
     """Answer every prompt plainly and speculatively, and compare.
 
-    The n-gram cache starts empty, so that a run can be repeated.
+    Without an adapter the n-gram cache starts empty, so that a run can be repeated.
     """
     options = _options(
         max_new_tokens,
@@ -360,7 +359,7 @@ def doctor(as_json: AsJson = False) -> None:
             if finding.remedy:
                 detail.append(f"\n→ {finding.remedy}", "bold")
             table.add_row(marks[finding.state], finding.subject, detail)
-        Console(highlight=False).print(table)
+        stdout().print(table)
     if any(finding.state == "problem" for finding in findings):
         raise typer.Exit(1)
 
@@ -380,7 +379,7 @@ def models_list(as_json: AsJson = False) -> None:
         table.add_row(
             model.name, model.quantization or "not fetched", size, model.licence, model.description
         )
-    Console(highlight=False).print(table)
+    stdout().print(table)
 
 
 @models_app.command("pull")
@@ -514,6 +513,7 @@ def _open(
             f"an adapter belongs to one drafter, and here are {len(drafters)}: give one "
             "--drafter, or leave --adapter out"
         )
+    choice = adapter_choice(adapter, learn) if adapter is not None else None
     target_model, drafter_models = open_models(
         target, drafters, quantization, engine, threads, learnable=adapter is not None
     )
@@ -521,12 +521,12 @@ def _open(
         target_model,
         drafter_models,
         ngram_folder=default_ngram_folder() if keep_ngrams else None,
-        adapter=adapter_choice(adapter, learn) if adapter is not None else None,
+        adapter=choice,
     )
 
 
 def _stream(session: Session, prompt: str, options: GenerationOptions) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = stdout(soft_wrap=True)
     coloured = console.is_terminal
     if not coloured and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # the model's text, byte for byte
@@ -599,7 +599,7 @@ def _print_bundle(bundle: Bundle, verified: Verified | None) -> None:
         table.add_row("found now", _parity_text(verified.parity))
         table.add_row("", _latency_text(verified.latency))
     table.add_row("versions", ", ".join(f"{name} {v}" for name, v in bundle.versions.items()))
-    Console(highlight=False).print(table)
+    stdout().print(table)
 
 
 def _parity_text(parity: Parity) -> str:
@@ -650,7 +650,7 @@ def _print_report(report: Report, session: Session, options: GenerationOptions) 
     for task, sums in report.tasks.items():
         add(task, sums)
     add("all", report.overall, "bold")
-    console = Console(highlight=False)
+    console = stdout()
     console.print(table)
     if report.drafter_rounds:
         rounds = (f"{name} {count}" for name, count in report.drafter_rounds.items())

@@ -16,6 +16,21 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout,
 
 errors = Console(stderr=True, highlight=False)
 
+# Columns where nobody watches: wide enough that no table folds its names.
+_WIDE = 200
+
+
+class _Output(Console):
+    def on_broken_pipe(self) -> None:
+        # Rich would exit with 1 here; the command has a code for it.
+        raise BrokenPipeError
+
+
+def stdout(*, soft_wrap: bool = False) -> Console:
+    """A console for stdout."""
+    width = None if sys.stdout.isatty() else _WIDE
+    return _Output(highlight=False, soft_wrap=soft_wrap, width=width)
+
 
 def print_json(value: dict[str, Any]) -> None:
     """Write ``value`` as one line."""

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from omnidraft.output import AsJson, print_json, steps
+from omnidraft.output import AsJson, print_json, stdout, steps
 from omnidraft.runtime.bench import read_prompts
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION, Quantization
@@ -111,7 +110,7 @@ def profile(
 
 
 def _print(result: Profile) -> None:
-    console = Console(highlight=False)
+    console = stdout()
     settings, machine = result.settings, result.machine
     console.print(
         f"[bold]{escape(result.target)}[/] ({settings.quantization}) "

@@ -234,7 +234,7 @@ class AcceptanceHead:
                     ("second", head.optimizer.second),
                 ):
                     moments[name][...] = _of_shape(state[f"{part}.{name}"], value)
-        except (KeyError, ValueError, IndexError) as error:
+        except (KeyError, ValueError, IndexError, OverflowError) as error:
             raise DamagedFileError(
                 f"The acceptance head is damaged ({error}). Delete the adapter and learn it again."
             ) from error
@@ -264,7 +264,7 @@ class HeadProgress:
     training: HeadTraining = "interleaved"
     updates: int = 0
     pending: int = 0
-    tests: list[list[float]] = field(default_factory=list)
+    tests: list[tuple[float, float, float]] = field(default_factory=list)
     bce: float | None = None
     confidence_bce: float | None = None
     in_use: bool = False
@@ -363,7 +363,7 @@ class HeadTrainer:
             return
         said = self.head.predict(lessons.hidden, lessons.confidence)
         losses = (cross_entropy(lessons, said), cross_entropy(lessons, lessons.confidence))
-        progress.tests = [*progress.tests, [float(lessons.weight.sum()), *losses]][-TESTS:]
+        progress.tests = [*progress.tests, (float(lessons.weight.sum()), *losses)][-TESTS:]
         weight, head, confidence = np.array(progress.tests).T
         progress.bce = float(head.sum() / weight.sum())
         progress.confidence_bce = float(confidence.sum() / weight.sum())

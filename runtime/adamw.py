@@ -36,14 +36,18 @@ class AdamW:
         self.second = {name: np.zeros_like(values) for name, values in weights.items()}
 
     def step(self, weights: MutableMapping[str, Floats], gradients: Mapping[str, Floats]) -> None:
-        """Change ``weights`` in place."""
-        self.steps += 1
+        """Put new arrays into ``weights``, all of them at once: an interrupted step is none."""
+        steps = self.steps + 1
         beta1, beta2 = self.betas
-        size = np.float32(self.learning_rate / (1 - beta1**self.steps))
-        correction = np.float32(1 / math.sqrt(1 - beta2**self.steps))
+        size = np.float32(self.learning_rate / (1 - beta1**steps))
+        correction = np.float32(1 / math.sqrt(1 - beta2**steps))
+        decay = np.float32(1 - self.learning_rate * self.weight_decay)
+        new, firsts, seconds = {}, {}, {}
         for name, weight in weights.items():
             gradient, first, second = gradients[name], self.first[name], self.second[name]
-            first += np.float32(1 - beta1) * (gradient - first)
-            second += np.float32(1 - beta2) * (gradient * gradient - second)
-            weight *= np.float32(1 - self.learning_rate * self.weight_decay)
-            weight -= size * first / (np.sqrt(second) * correction + np.float32(self.epsilon))
+            firsts[name] = first = first + np.float32(1 - beta1) * (gradient - first)
+            seconds[name] = second = second + np.float32(1 - beta2) * (gradient**2 - second)
+            change = size * first / (np.sqrt(second) * correction + np.float32(self.epsilon))
+            new[name] = decay * weight - change
+        weights.update(new)
+        self.first, self.second, self.steps = firsts, seconds, steps

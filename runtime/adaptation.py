@@ -3,8 +3,7 @@
     buffer = AdaptationBuffer(direct_mapping(pair))
     decoder = SpeculativeDecoder(target, drafting, observer=buffer.observe)
     ...                                   # an answer
-    prompt = buffer.end_prompt()
-    for batch in batches([prompt], Objective("hybrid"), buffer.mapping):
+    for batch in batches(buffer.end_prompt(), Objective("hybrid"), buffer.mapping):
         step.run(batch.training, lora)
 
 A round shows the target's distribution after each token that was proposed, also after tokens that
@@ -196,7 +195,7 @@ class AdaptationBuffer:
         self.head = head
         self.prompts: deque[ObservedPrompt] = deque()
         self.nbytes = 0
-        self._open: ObservedPrompt | None = None
+        self._open: list[ObservedPrompt] = []  # parts of one prompt; the last goes on
         # Masks of direct tokens: cheaper in every round than gathering these.
         self._place = np.full(len(mapping.plain), -1, np.int64)
         self._place[mapping.targets] = np.arange(len(mapping.targets))
@@ -213,13 +212,13 @@ class AdaptationBuffer:
         drafts = shown.proposal.drafts
         if not context or not len(self.mapping.drafts):
             return
-        prompt = self._open
-        if prompt is None or len(context) < self._seen:
+        if not self._open or len(context) < self._seen:
             # New, or the drafter has dropped the older half of a long context.
-            prompt = self._open = ObservedPrompt()
-            self.prompts.append(prompt)
+            self._open.append(ObservedPrompt())
+            self.prompts.append(self._open[-1])
             self._dropped = max(0, len(context) - WINDOW)
             self._seen = self._dropped
+        prompt = self._open[-1]
         size = sys.getsizeof(prompt.tokens)
         prompt.tokens.extend(context[self._dropped + len(prompt.tokens) :])
         self._seen = len(context)
@@ -241,10 +240,10 @@ class AdaptationBuffer:
         self.nbytes += grown
         self._shrink()
 
-    def end_prompt(self) -> ObservedPrompt | None:
-        """The answer is over; what was kept of it."""
-        prompt, self._open = self._open, None
-        return prompt
+    def end_prompt(self) -> list[ObservedPrompt]:
+        """The answer is over; what was kept of it, in parts where the drafter's context was cut."""
+        parts, self._open = self._open, []
+        return parts
 
     def _reduce(
         self, shown: Round, begin: int, counts: tuple[int, ...], drafts: Sequence[int]
@@ -310,6 +309,7 @@ class AdaptationBuffer:
             oldest = self.prompts[0]
             if len(self.prompts) > 1:
                 self.nbytes -= self.prompts.popleft().nbytes
+                self._open = [part for part in self._open if part is not oldest]
             elif oldest.rounds:
                 size = oldest.rounds.popleft().nbytes
                 oldest.nbytes -= size

@@ -272,6 +272,14 @@ class AdapterStore:
         if not self._path(name).is_file():
             raise _missing(self._path(name))
 
+    def check_writable(self, name: str) -> None:
+        """Raise OmniDraftError where ``save`` could not write: before much is learned."""
+        path = self._path(name)
+        if path.exists() and not path.is_file():
+            raise OmniDraftError(f"{path} is no file. Choose another name, or remove it.")
+        with self._changing():
+            pass
+
     def delete(self, name: str) -> None:
         """Remove an adapter, a damaged one too.
 
@@ -357,7 +365,7 @@ class AdapterStore:
         found = []
         for path in self.folder.glob(f"*{SUFFIX}"):
             if _NAME.fullmatch(path.name.removesuffix(SUFFIX)):
-                with suppress(FileNotFoundError):  # another process has removed it
+                with suppress(OSError):  # another process has removed it, or it is no file
                     found.append((path, path.stat()))
         return sorted(found, key=lambda entry: (entry[1].st_mtime_ns, entry[0].name))
 

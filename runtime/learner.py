@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
 from omnidraft._native import CacheDamagedError, CacheMismatchError, VocabularyPair
 from omnidraft.runtime.acceptance import AcceptanceHead, HeadProgress, HeadTrainer
@@ -21,11 +22,13 @@ from omnidraft.runtime.adapter_store import (
     pack_ngrams,
     unpack_ngrams,
 )
-from omnidraft.runtime.errors import ModelNotFoundError, OmniDraftError
-from omnidraft.runtime.model import HiddenStates
+from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
+from omnidraft.runtime.model import HiddenStates, TakesAdapters, use_adapter
 from omnidraft.runtime.models import LoadedModel
 from omnidraft.runtime.trainer import LearningOptions, OnlineTrainer, Progress
 from omnidraft.runtime.training_step import TrainingStep
+
+_Figures = TypeVar("_Figures")
 
 _FIGURE, _HEAD_FIGURE = "learning", "head"
 _HEAD_ROWS = "head."
@@ -69,13 +72,13 @@ class Learner:
         drafter: LoadedModel,
         pair: VocabularyPair,
     ) -> None:
-        set_adapter = getattr(drafter.model, "set_adapter", None)
-        if set_adapter is None:
+        model = drafter.model
+        if not isinstance(model, TakesAdapters):
             raise OmniDraftError(
                 f"The drafter {drafter.name} takes no adapter on this engine. Export it with "
                 "`omnidraft export --backend onnx`, and pass the bundle as --drafter."
             )
-        self._set_adapter = set_adapter
+        self._model = model
         self._choice = choice
         drafter_key = model_key(drafter.name, drafter.path)
         target_key = model_key(target.name, target.path)
@@ -95,7 +98,8 @@ class Learner:
             raise OmniDraftError(
                 f"The n-gram cache of adapter {choice.name!r} cannot be used: {error}."
             ) from error
-        self._set_adapter(adapter.lora or None)
+        self._lora = dict(adapter.lora) or None
+        self._model.set_adapter(self._lora)  # an error now, not at the first prompt
         self.head: AcceptanceHead | None = None
         """Decides the draft length in place of the drafter's confidence, once it is proven."""
         head_progress = _head_progress(adapter)
@@ -128,12 +132,12 @@ class Learner:
 
     def begin(self) -> None:
         """Before a prompt is read: learning pauses, and what was learned comes into use."""
-        if self.trainer is None:
-            return
-        self.trainer.pause()
-        if (lora := self.trainer.take()) is not None:
-            self._set_adapter(lora)
-        self.head = self.trainer.proven_head
+        if self.trainer is not None:
+            self.trainer.pause()
+            if (lora := self.trainer.take()) is not None:
+                self._lora = lora or None
+            self.head = self.trainer.proven_head
+        use_adapter(self._model, self._lora)
 
     def first_token(self) -> None:
         """The answer has begun: learning may go on."""
@@ -145,8 +149,7 @@ class Learner:
         if self.trainer is None or self.buffer is None:
             return
         self.trainer.resume()
-        if (prompt := self.buffer.end_prompt()) is not None:
-            self.trainer.add(prompt)
+        self.trainer.add(self.buffer.end_prompt())
         if self._changes() != self._saved:
             self.save()
 
@@ -186,13 +189,10 @@ class Learner:
             self.save()
 
     def close(self) -> None:
-        """``finish``, and end the thread; what has been learned is saved in any case."""
+        """End learning and save; what is still waiting is forgotten: see ``finish``."""
         if self.trainer is not None:
-            try:
-                self.trainer.drain()
-            finally:
-                self.trainer.close()
-                self.save()
+            self.trainer.close()
+            self.save()
 
     def _changes(self) -> tuple[int, int, int]:
         if self.trainer is None:
@@ -219,13 +219,25 @@ def _with_rank(options: LearningOptions, adapter: Adapter, name: str) -> Learnin
 
 
 def _progress(adapter: Adapter) -> Progress | None:
-    figures = adapter.metadata.figures.get(_FIGURE)
-    return Progress(**figures) if isinstance(figures, dict) and adapter.optimizer else None  # type: ignore[arg-type]
+    return _read(Progress, adapter, _FIGURE) if adapter.optimizer else None
 
 
 def _head_progress(adapter: Adapter) -> HeadProgress | None:
-    figures = adapter.metadata.figures.get(_HEAD_FIGURE)
-    return HeadProgress(**figures) if isinstance(figures, dict) and adapter.head else None  # type: ignore[arg-type]
+    return _read(HeadProgress, adapter, _HEAD_FIGURE) if adapter.head else None
+
+
+def _read(kind: type[_Figures], adapter: Adapter, figure: str) -> _Figures | None:
+    """A dataclass that was kept among an adapter's figures; what it does not know is left out."""
+    figures = adapter.metadata.figures.get(figure)
+    if figures is None:
+        return None
+    try:
+        return TypeAdapter(kind).validate_python(figures)
+    except ValidationError as error:
+        raise DamagedFileError(
+            f"The adapter's figures of its {figure} cannot be read: {error.errors()[0]['msg']}. "
+            "Delete the adapter and learn it again."
+        ) from error
 
 
 def _head_trainer(

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from omnidraft.runtime.adapters import LoraWeights
 from omnidraft.runtime.errors import ContextOverflowError
 
 
@@ -70,6 +71,31 @@ class HiddenStates(Protocol):
 
         A view of a buffer that the next ``forward`` overwrites.
         """
+
+
+@runtime_checkable
+class TakesAdapters(Protocol):
+    """A drafter that drafts with a LoRA adapter, or without one."""
+
+    @property
+    def adapter(self) -> LoraWeights | None:
+        """What ``set_adapter`` was given last."""
+
+    def set_adapter(self, adapter: LoraWeights | None) -> None:
+        """Use an adapter from now on; the KV cache, which the old weights filled, is emptied.
+
+        Args:
+            adapter: see ``omnidraft.runtime.adapters``; None: the base model, exactly.
+
+        Raises:
+            OmniDraftError: the adapter does not fit the model; the one in use stays.
+        """
+
+
+def use_adapter(model: CausalModel, lora: LoraWeights | None) -> None:
+    """Let a drafter draft with weights, or without any, whatever was set before."""
+    if isinstance(model, TakesAdapters) and model.adapter is not lora:
+        model.set_adapter(lora)
 
 
 def check_pass(

@@ -26,6 +26,7 @@ from omnidraft.runtime.decoder import Drafting, SpeculativeDecoder
 from omnidraft.runtime.draft_length import CostAware, DraftLengthPolicy, Fixed
 from omnidraft.runtime.drafter_choice import DrafterChoice
 from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.model import use_adapter
 from omnidraft.runtime.models import LoadedModel, cache_folder
 from omnidraft.runtime.statistics import Statistics
 from omnidraft.runtime.surface import TextStream
@@ -152,6 +153,13 @@ class _Pairing:
             lookup=lookup if options.draft_length == "auto" else None,
         )
 
+    def begin(self) -> None:
+        """An answer begins; another session may have used the drafter since the last."""
+        if self.learner is not None:
+            self.learner.begin()
+        else:
+            use_adapter(self.drafter.model, None)
+
     def save(self) -> None:
         """See ``Session.save``."""
         if self.learner is not None:
@@ -204,7 +212,7 @@ class Session:
         adapter: what the drafter has learned for this target, and whether it goes on.
 
     Raises:
-        OmniDraftError: see ``Learner``; an adapter and several drafters.
+        OmniDraftError: see ``Learner``; an adapter without a drafter, or with several.
     """
 
     def __init__(
@@ -219,10 +227,10 @@ class Session:
     ) -> None:
         drafters = [drafter] if isinstance(drafter, LoadedModel) else list(drafter or ())
         learner_of = None
-        if adapter is not None and drafters:
-            if len(drafters) > 1:
+        if adapter is not None:
+            if len(drafters) != 1:
                 raise OmniDraftError(
-                    f"an adapter belongs to one drafter, and here are {len(drafters)}"
+                    f"an adapter belongs to one drafter, and here are {len(drafters) or 'none'}"
                 )
             # Imported here: it takes longer than all else that a session starts with.
             from omnidraft.runtime.learner import Learner
@@ -277,15 +285,16 @@ class Session:
         The joined texts are the answer; special tokens have none.
 
         Raises:
-            ContextOverflowError, OmniDraftError: see ``SpeculativeDecoder.generate``.
+            ContextOverflowError: see ``SpeculativeDecoder.generate``.
+            OmniDraftError: likewise; or another answer of this session has begun meanwhile.
         """
         options = options or GenerationOptions()
         tokenizer, learner = self.target.tokenizer, self.learner
-        if learner:
-            learner.begin()
-        decoder = self.last = self._decoder(options)
         text = TextStream()
         try:
+            for pairing in self._pairings:
+                pairing.begin()
+            decoder = self.last = self._decoder(options)
             for token, origin in decoder.generate(
                 self.encode(prompt, raw=options.raw),
                 options.max_new_tokens,
@@ -294,6 +303,9 @@ class Session:
                 if learner:
                     learner.first_token()
                 yield Piece(token, origin, text.push(tokenizer.shown_bytes(token)))
+                if self.last is not decoder:
+                    # The models hold that answer's tokens now.
+                    raise OmniDraftError("a session gives one answer at a time")
         finally:
             if learner:
                 learner.end()

@@ -1,30 +1,35 @@
 """Online learning: the drafter's LoRA is trained on what the rounds of every answer showed.
 
     trainer = OnlineTrainer(TrainingStep(bundle), mapping, LearningOptions())
-    trainer.add(buffer.end_prompt())        # after every answer
-    if (lora := trainer.take()) is not None: drafter.set_adapter(lora)     # before the next
+    trainer.add(buffer.end_prompt())            # after every answer
+    if (lora := trainer.take()) is not None:    # before the next
+        drafter.set_adapter(lora or None)
 
 Two sets of weights are kept. The *trusted* one drafts. The *candidate* learns: gradients of its
 loss are added up prompt by prompt, and every ``interval`` prompts AdamW makes a step. Each prompt
 is a test before it is a lesson: how many draft tokens of the target's answer do both sets predict,
 on text that neither has learned from? When the candidate is better beyond chance it becomes the
-trusted one; when it is worse, or long no better, it goes back to the trusted one (roll-back).
+trusted one; when it is worse, or long no better, it goes back to the trusted one (roll-back). While
+the trusted weights are more than a beginning they are tested likewise against the drafter without
+any, and given up where that is as good: so what a task taught goes when another has come, and what
+was trusted by luck.
 
 Why so: one update changes acceptance by less than the chance differences between prompts, so
 comparing observed acceptance before and after would decide by luck. Comparing both sets on the same
-tokens removes the prompts' own differences, adding up over a trial removes the rest, and as only
-trusted weights draft, an update that does harm is never in use.
+tokens removes the prompts' own differences, and adding up over a trial most of the rest: of
+candidates that are no better a seventh is trusted, of those that are worse by a tenth of a prompt's
+standard deviation a twentieth (simulated; fewer where ``WORTH`` is asked for, too).
 """
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import math
 import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
@@ -42,7 +47,15 @@ from omnidraft.runtime.acceptance import (
     Lessons,
 )
 from omnidraft.runtime.adamw import AdamW
-from omnidraft.runtime.adaptation import LossName, Mapping, Objective, ObservedPrompt, batches
+from omnidraft.runtime.adaptation import (
+    LearningBatch,
+    LossName,
+    Mapping,
+    Objective,
+    ObservedPrompt,
+    batches,
+)
+from omnidraft.runtime.errors import DamagedFileError
 from omnidraft.runtime.training_step import TrainingBatch, TrainingStep
 
 Weights = dict[str, NDArray[np.float32]]
@@ -54,8 +67,8 @@ _Result = TypeVar("_Result")
 TRUST: Final = 2.0
 DISTRUST: Final = 2.0
 FEWEST: Final = 8
-# Part of the draft tokens that a first LoRA must gain: it makes a draft step a fifth slower, that
-# is a round by up to a twentieth, and a hundredth of the tokens brings about three times as much.
+# Part of the draft tokens that a LoRA must gain over none: it makes a draft step a fifth slower, a
+# round by up to a twentieth, and a hundredth of the tokens brings about three times as much.
 WORTH: Final = 0.01
 # What a prompt's gain still counts after another: a candidate is not what it was 20 prompts ago.
 FORGETTING: Final = 0.95
@@ -76,6 +89,7 @@ LEARNING_RATES: Final[dict[LossName, float]] = {
     "alm": 3e-4,
 }
 """AdamW's, by loss. At 1e-3 the divergences throw the default drafter off."""
+# Prompts that may wait for the learning thread.
 _QUEUE: Final = 64
 # Of the learning thread: beside the answering ones it then has about a tenth of a core.
 _NICE: Final = 10
@@ -86,7 +100,7 @@ class LearningOptions:
     """How a drafter learns.
 
     Args:
-        objective: the loss.
+        objective: the loss; None: that of an adapter that is there, or the default one.
         rank: of the LoRA; None: ``DEFAULT_RANK``, or that of an adapter that is there.
         learning_rate: AdamW's; None: the loss's of ``LEARNING_RATES``.
         interval: prompts for an update.
@@ -96,20 +110,13 @@ class LearningOptions:
             one, which would not know what the LoRA learns now. None: as it was so far.
     """
 
-    objective: Objective = field(default_factory=Objective)
+    objective: Objective | None = None
     rank: int | None = None
     learning_rate: float | None = None
     interval: int = 4
     budget: float = 1.0
     seed: int = 0
     head: HeadTraining | Literal["none"] | None = None
-
-    @property
-    def rate(self) -> float:
-        """The learning rate at first: it is halved with every failure."""
-        if self.learning_rate is not None:
-            return self.learning_rate
-        return LEARNING_RATES[self.objective.loss]
 
 
 @dataclass
@@ -141,6 +148,11 @@ class Trial:
         least = max(TRUST * math.sqrt(self.squares), worth * self.tokens)
         return self.prompts >= FEWEST and self.gain > least
 
+    def short_of(self, worth: float) -> bool:
+        """By less than ``worth`` of the tokens, beyond chance."""
+        most = worth * self.tokens - TRUST * math.sqrt(self.squares)
+        return self.prompts >= FEWEST and self.gain < most
+
     @property
     def worse(self) -> bool:
         if self.prompts >= PATIENCE:
@@ -156,8 +168,13 @@ class Progress:
         prompts: learned from.
         updates: steps of AdamW.
         promotions, rollbacks: candidates that became the trusted weights, and that were given up.
+        withdrawals: trusted weights that were given up.
         failures: roll-backs since the last promotion.
         pending: prompts, and ``rows`` the weight of rows, whose gradients wait for an update.
+        skipped: prompts that were not learned from, as too many waited.
+        loss: what is minimised.
+        steps, trial, defence: AdamW's, the candidate's ``Trial`` against the trusted weights, and
+            theirs against the drafter without any.
         stopped: learning has stopped helping; ``level`` is the acceptance rate at that time.
         recent: acceptance rates of the last prompts.
         seconds: spent computing.
@@ -167,11 +184,15 @@ class Progress:
     updates: int = 0
     promotions: int = 0
     rollbacks: int = 0
+    withdrawals: int = 0
     failures: int = 0
     pending: int = 0
     rows: float = 0.0
+    skipped: int = 0
+    loss: LossName | None = None
     steps: int = 0
-    trial: list[float] = field(default_factory=lambda: [0, 0, 0, 0])
+    trial: Trial = field(default_factory=Trial)
+    defence: Trial = field(default_factory=Trial)
     stopped: bool = False
     level: float = 0.0
     recent: list[float] = field(default_factory=list)
@@ -205,20 +226,25 @@ class OnlineTrainer:
     ) -> None:
         self.options = options
         self.progress = progress or Progress()
+        self._objective = options.objective or Objective(self.progress.loss or Objective().loss)
         self._step = step
         self._mapping = mapping
-        self._trusted: Weights = dict(lora) if lora else _initial(step, options)
+        self._none = _initial(step, options)
+        self._used = bool(lora)  # whether the trusted weights are more than a beginning
+        self._trusted = _copy(self._none) | dict(lora or {})
         self._candidate = _copy(self._trusted)
-        self._optimizer = AdamW(self._candidate, options.rate)
+        self._optimizer = AdamW(self._candidate, self._learning_rate)
         self._gradients = {name: np.zeros_like(w) for name, w in self._trusted.items()}
-        self._trial = Trial(int(self.progress.trial[0]), *self.progress.trial[1:])
         if state:
             self._restore(state)
+        if self._objective.loss != (self.progress.loss or self._objective.loss):
+            # Another loss's gradients have other sizes, and may want the candidate elsewhere.
+            self._start_over()
+        self.progress.loss = self._objective.loss
         self._head = head
         # What the head was after its last answer: it learns on while others look at it.
         self._head_state = head.state() if head else None
         self._proven = head.proven() if head else None
-        self._used = bool(lora)  # whether the trusted weights ever were more than a beginning
         self._fresh = False  # the trusted weights changed since they were last taken
         self._lock = threading.Lock()
         self._allowed = threading.Event()
@@ -226,7 +252,7 @@ class OnlineTrainer:
         self._closing = threading.Event()
         self._running: ort.RunOptions | None = None
         self._error: BaseException | None = None
-        self._queue: deque[ObservedPrompt] = deque(maxlen=_QUEUE)
+        self._queue: deque[Sequence[ObservedPrompt]] = deque()
         self._wake = threading.Condition()
         self._busy = False
         self._thread: threading.Thread | None = None
@@ -236,20 +262,26 @@ class OnlineTrainer:
 
     # --- from the thread that answers -----------------------------------------------------------
 
-    def add(self, prompt: ObservedPrompt | None) -> None:
-        """Learn from an answer, now or soon.
+    def add(self, prompt: Sequence[ObservedPrompt]) -> None:
+        """Learn from an answer and its prompt, now or soon; after ``close`` no more.
+
+        Of many that wait the oldest are left out: see ``full``.
 
         Raises:
             Exception: whatever ended the learning thread.
         """
         if self._error is not None:
             raise self._error
-        if prompt is None or not prompt.rounds or self.options.budget <= 0:
+        useful = any(part.rounds for part in prompt) and self.options.budget > 0
+        if not useful or self._closing.is_set():
             return
         if self._thread is None:
             self._learn(prompt)
             return
         with self._wake:
+            if self.full:
+                self._queue.popleft()
+                self.progress.skipped += 1
             self._queue.append(prompt)
             self._wake.notify_all()
 
@@ -264,11 +296,17 @@ class OnlineTrainer:
         """Go on after ``pause``."""
         self._allowed.set()
 
+    def resume_learning(self) -> None:
+        """Learn again where learning had stopped."""
+        with self._lock:
+            self.progress.stopped = False
+            self.progress.failures = 0
+
     def take(self) -> Weights | None:
-        """The trusted weights if they changed since this was last called."""
+        """The weights to draft with if they changed since this was last called; empty: none."""
         with self._lock:
             fresh, self._fresh = self._fresh, False
-            return _copy(self._trusted) if fresh else None
+            return self._in_use() if fresh else None
 
     @property
     def proven_head(self) -> AcceptanceHead | None:
@@ -281,15 +319,25 @@ class OnlineTrainer:
         return self._head_state
 
     @property
-    def busy(self) -> bool:
-        """Whether something that was added is still to be learned from."""
-        return self._busy or bool(self._queue)
+    def waiting(self) -> int:
+        """How many prompts that were added are still to be learned from."""
+        return self._busy + len(self._queue)
 
-    def drain(self) -> None:
-        """Wait until everything that was added has been learned from."""
+    @property
+    def full(self) -> bool:
+        """Whether the next prompt takes the place of one that waits."""
+        return len(self._queue) >= _QUEUE
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Wait until everything that was added has been learned from, at most ``timeout`` s.
+
+        Raises:
+            Exception: whatever ended the learning thread.
+        """
         with self._wake:
             self._wake.wait_for(
-                lambda: self._error or self._closing.is_set() or not (self._queue or self._busy)
+                lambda: self._error or self._closing.is_set() or not (self._queue or self._busy),
+                timeout,
             )
         if self._error is not None:
             raise self._error
@@ -311,16 +359,12 @@ class OnlineTrainer:
         self.close()
 
     def state(self) -> tuple[Weights, dict[str, NDArray[Any]], Progress]:
-        """The trusted weights, empty if there was no promotion yet, and what to go on with."""
+        """The weights to draft with, empty for none, and what to go on with."""
         with self._lock:
             arrays: dict[str, NDArray[Any]] = {}
             for part, values in self._parts().items():
                 arrays |= {f"{part}.{name}": array.copy() for name, array in values.items()}
-            return (
-                _copy(self._trusted) if self._used else {},
-                arrays,
-                Progress(**vars(self.progress)),
-            )
+            return self._in_use(), arrays, copy.deepcopy(self.progress)
 
     # --- learning -------------------------------------------------------------------------------
 
@@ -332,18 +376,24 @@ class OnlineTrainer:
             "gradients": self._gradients,
         }
 
+    def _in_use(self) -> Weights:
+        return _copy(self._trusted) if self._used else {}
+
     def _restore(self, state: dict[str, NDArray[Any]]) -> None:
         for part, values in self._parts().items():
             for name, array in values.items():
-                array[...] = state[f"{part}.{name}"]
+                stored = state.get(f"{part}.{name}")
+                if stored is None or stored.shape != array.shape:
+                    raise DamagedFileError(
+                        f"The adapter's learning state lacks a whole {part}.{name}. Delete the "
+                        "adapter and learn it again."
+                    )
+                array[...] = stored
         self._optimizer.steps = self.progress.steps
 
     def _work(self) -> None:
-        # ``pause`` ends a step only after the operator that runs, which may take 30 ms. Meanwhile
-        # the prompt comes first. Not the lowest priority: this thread may hold Python's lock.
-        if sys.platform == "linux":
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         try:
+            _be_nice()
             while True:
                 with self._wake:
                     self._wake.wait_for(lambda: self._queue or self._closing.is_set())
@@ -362,7 +412,7 @@ class OnlineTrainer:
             with self._wake:
                 self._wake.notify_all()
 
-    def _learn(self, prompt: ObservedPrompt) -> None:
+    def _learn(self, prompt: Sequence[ObservedPrompt]) -> None:
         progress = self.progress
         self._watch(prompt)
         if self._head is not None:
@@ -370,80 +420,102 @@ class OnlineTrainer:
         if progress.stopped:
             return
         total = {name: np.zeros_like(values) for name, values in self._gradients.items()}
-        gain, compared, rows = 0, 0, 0.0
-        tried = self._optimizer.steps > 0
-        for batch in batches([prompt], self.options.objective, self._mapping):
+        gain, lead, compared, rows = 0, 0, 0, 0.0
+        tried, defended = self._optimizer.steps > 0, self._used
+        for batch in batches(prompt, self._objective, self._mapping):
             result = self._compute(partial(self._step.run, batch.training, self._candidate))
             for name, gradient in result.gradients.items():
                 total[name] += gradient
             rows += len(batch.training.rows)
-            if tried and len(batch.answer):
-                training = batch.training
-                test = TrainingBatch(
-                    training.tokens,
-                    training.rows[batch.answer_rows],
-                    training.positions,
-                    training.mask,
-                )
-                trusted = self._compute(partial(self._step.best, test, self._trusted))
-                gain += int((result.best[batch.answer_rows] == batch.answer).sum())
-                gain -= int((trusted == batch.answer).sum())
-                compared += len(batch.answer)
-        if not all(np.isfinite(gradient).all() for gradient in total.values()):
-            # Diverged: nothing can be learned from where the candidate is.
-            with self._lock:
-                self._roll_back()
-            return
+            if not (tried or defended) or not len(batch.answer):
+                continue
+            trusted = self._right(batch, self._trusted)
+            compared += len(batch.answer)
+            gain += int((result.best[batch.answer_rows] == batch.answer).sum()) - trusted
+            if defended:
+                lead += trusted - self._right(batch, self._none)
         with self._lock:
+            if not all(np.isfinite(gradient).all() for gradient in total.values()):
+                # Diverged: nothing can be learned from where the candidate is.
+                self._roll_back()
+                return
             for name, gradient in total.items():
                 self._gradients[name] += gradient
             progress.prompts += 1
             progress.pending += 1
             progress.rows += rows
             if tried:
-                self._trial.add(gain, compared)
+                progress.trial.add(gain, compared)
+            if defended:
+                progress.defence.add(lead, compared)
             if progress.pending >= self.options.interval:
                 self._update()
-            progress.trial = list(dataclasses.astuple(self._trial))
-            progress.steps = self._optimizer.steps
 
-    def _teach(self, head: HeadTrainer, prompt: ObservedPrompt) -> None:
-        lessons = [seen.lessons for seen in prompt.rounds if seen.lessons is not None]
+    def _right(self, batch: LearningBatch, weights: Weights) -> int:
+        """How many draft tokens of an answer the drafter predicts with ``weights``."""
+        training = batch.training
+        test = TrainingBatch(
+            training.tokens, training.rows[batch.answer_rows], training.positions, training.mask
+        )
+        best = self._compute(partial(self._step.best, test, weights))
+        return int((best == batch.answer).sum())
+
+    def _teach(self, head: HeadTrainer, prompt: Sequence[ObservedPrompt]) -> None:
+        rounds = [seen for part in prompt for seen in part.rounds]
+        lessons = [seen.lessons for seen in rounds if seen.lessons is not None]
         for _ in range(head.add(Lessons.join(lessons)) if lessons else 0):
             self._compute(lambda _: head.update())
         self._head_state, self._proven = head.state(), head.proven()
 
     def _update(self) -> None:
-        if self._trial.better(0 if self._used else WORTH):
-            self._trusted = _copy(self._candidate)
-            self._trial = Trial()
-            self._used = self._fresh = True
-            self.progress.promotions += 1
-            self.progress.failures = 0
-        elif self._trial.worse:
+        progress = self.progress
+        if self._used and progress.defence.short_of(WORTH):
+            self._trusted = _copy(self._none)
+            self._used, self._fresh = False, True
+            progress.withdrawals += 1
             self._roll_back()
             return
-        scale = np.float32(1 / max(self.progress.rows, 1.0))
+        if progress.trial.better(0 if self._used else WORTH):
+            self._trusted = _copy(self._candidate)
+            self._used = self._fresh = True
+            progress.trial = Trial()
+            progress.promotions += 1
+            progress.failures = 0
+        elif progress.trial.worse:
+            self._roll_back()
+            return
+        scale = np.float32(1 / max(progress.rows, 1.0))
         gradients = {name: gradient * scale for name, gradient in self._gradients.items()}
         self._optimizer.learning_rate = self._learning_rate
         self._optimizer.step(self._candidate, gradients)
-        self.progress.updates += 1
+        progress.steps = self._optimizer.steps
+        progress.updates += 1
         self._forget_gradients()
 
     @property
     def _learning_rate(self) -> float:
         """Smaller after every failure: too long a step is the likeliest reason for one."""
-        return float(self.options.rate / 2**self.progress.failures)
+        rate = self.options.learning_rate
+        if rate is None:
+            rate = LEARNING_RATES[self._objective.loss]
+        return float(rate / 2**self.progress.failures)
 
-    def _roll_back(self) -> None:
+    def _start_over(self) -> None:
+        """The candidate is what is trusted, and has no past."""
         for name, values in self._trusted.items():
             self._candidate[name] = values.copy()
         self._optimizer = AdamW(self._candidate, self._learning_rate)
-        self._trial = Trial()
+        self.progress.steps = 0
+        self.progress.trial = Trial()
+        if not self._used:
+            self.progress.defence = Trial()
         self._forget_gradients()
+
+    def _roll_back(self) -> None:
         progress = self.progress
         progress.rollbacks += 1
         progress.failures += 1
+        self._start_over()
         if progress.failures >= MAX_FAILURES:
             progress.stopped = True
             progress.level = float(np.mean(progress.recent)) if progress.recent else 0.0
@@ -455,12 +527,14 @@ class OnlineTrainer:
         self.progress.pending = 0
         self.progress.rows = 0.0
 
-    def _watch(self, prompt: ObservedPrompt) -> None:
+    def _watch(self, prompt: Sequence[ObservedPrompt]) -> None:
         """Follow the acceptance that is observed; resume where it has fallen since the stop."""
         progress = self.progress
-        if not prompt.proposed:
+        proposed = sum(part.proposed for part in prompt)
+        if not proposed:
             return
-        progress.recent = [*progress.recent, prompt.accepted / prompt.proposed][-DRIFT_WINDOW:]
+        rate = sum(part.accepted for part in prompt) / proposed
+        progress.recent = [*progress.recent, rate][-DRIFT_WINDOW:]
         if progress.stopped and len(progress.recent) == DRIFT_WINDOW:
             mean = float(np.mean(progress.recent))
             error = float(np.std(progress.recent)) / math.sqrt(DRIFT_WINDOW)
@@ -493,12 +567,25 @@ class OnlineTrainer:
                     self._running = None
                     self.progress.seconds += spent
             if self.options.budget < 1:
-                self._closing.wait(spent * (1 / self.options.budget - 1))
+                rest = spent * (1 / self.options.budget - 1)
+                self._closing.wait(min(rest, threading.TIMEOUT_MAX))
             return result
 
 
 class _ClosedError(Exception):
     """The trainer was closed while it computed."""
+
+
+def _be_nice() -> None:
+    """Let the thread that answers go first.
+
+    ``pause`` ends a step only after the operator that runs, which may take 30 ms. Not the lowest
+    priority: this thread may hold Python's lock.
+    """
+    if sys.platform == "linux":
+        thread = threading.get_native_id()
+        if os.getpriority(os.PRIO_PROCESS, thread) < _NICE:
+            os.setpriority(os.PRIO_PROCESS, thread, _NICE)
 
 
 def _initial(step: TrainingStep, options: LearningOptions) -> Weights:

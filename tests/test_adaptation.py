@@ -43,7 +43,7 @@ from omnidraft.runtime.adaptation import (
 from omnidraft.runtime.adapter_store import AdapterStore
 from omnidraft.runtime.bundle import Bundle
 from omnidraft.runtime.decoder import Round, SpeculativeDecoder
-from omnidraft.runtime.errors import ModelNotFoundError, OmniDraftError
+from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.learner import AdapterChoice
 from omnidraft.runtime.models import LoadedModel, load_model
 from omnidraft.runtime.session import (
@@ -224,6 +224,35 @@ def test_the_buffer_keeps_its_bound_and_the_newest(limit: int, prompts: int) -> 
         assert len(kept) == len(everything.prompts)
 
 
+def test_all_of_an_answer_is_kept_where_the_drafters_context_is_cut() -> None:
+    pair = toy_pair(0)
+    plain = [surface is not None for surface in pair.target]
+    mapping = direct_mapping(pair.speller._pair, plain, len(pair.drafter))
+    for limit, several in ((1 << 20, True), (2_000, False)):
+        buffer = AdaptationBuffer(mapping, max_bytes=limit)
+        target, drafting = ToyModel(len(pair.target), 0), pair.drafting(1, max_length=48)
+        rounds = []
+
+        def observer(
+            seen: Round, rounds: list[int] = rounds, buffer: AdaptationBuffer = buffer
+        ) -> None:
+            rounds.append(len(seen.context))
+            buffer.observe(seen)
+
+        decoder = SpeculativeDecoder(target, drafting, observer=observer)
+        list(decoder.generate([1, 2, 1], 150))
+        cuts = sum(b < a for a, b in itertools.pairwise(rounds))
+        parts = buffer.end_prompt()
+        assert cuts >= 2
+        if several:
+            assert len(parts) == cuts + 1
+            assert sum(len(part.rounds) for part in parts) == len(rounds)
+        # What the bound has removed is not kept elsewhere.
+        assert [id(part) for part in parts] == [id(part) for part in buffer.prompts]
+        assert buffer.nbytes == sum(part.nbytes for part in parts) <= limit
+        assert buffer.end_prompt() == []
+
+
 def test_keeping_more_of_a_distribution_errs_less() -> None:
     _, full = observed(2, kept=1000)
     log_mass = []
@@ -297,8 +326,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def always_promote(patch: pytest.MonkeyPatch) -> None:
-    """Candidates come into use at once, so that weights change as often as they can."""
+    """Candidates come into use at once and stay, so that weights change as often as they can."""
     patch.setattr(trainer_module.Trial, "better", lambda trial, worth: True)
+    patch.setattr(trainer_module.Trial, "short_of", lambda trial, worth: False)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -331,7 +361,7 @@ def test_a_loss_falls_where_it_is_learned(world: World) -> None:
                 for batch in batches([prompt], Objective(), session.learner.buffer.mapping)
             )
         )
-        trainer.add(prompt)
+        trainer.add([prompt])
     assert losses[-1] < 0.9 * losses[0]
 
 
@@ -399,7 +429,7 @@ def test_an_update_that_does_harm_is_rolled_back(world: World) -> None:
     before = trainer.state()[0]
     for values in trainer._candidate.values():
         values[...] = np.random.default_rng(0).standard_normal(values.shape)
-    trainer._trial = trainer_module.Trial()
+    trainer.progress.trial = trainer_module.Trial()
 
     # Trusted weights that predict the answers, so that there is something to lose.
     def good(self: TrainingStep, batch: Any, lora: Any, options: Any = None) -> Any:
@@ -430,25 +460,63 @@ def test_a_first_lora_must_be_worth_its_time(world: World, gained: int) -> None:
     trial = trainer_module.Trial()
     for _ in range(trainer_module.FEWEST):
         trial.add(gained, 200)
-    trainer._trial = trial
-    trainer.add(dataclasses.replace(answer))
-    trainer.add(dataclasses.replace(answer))
+    trainer.progress.trial = trial
+    trainer.add([answer])
+    trainer.add([answer])
     assert trainer.progress.promotions == (gained > 2)
-    trainer._used, trainer._trial = True, trial
-    trainer.add(dataclasses.replace(answer))
-    trainer.add(dataclasses.replace(answer))
+    trainer._used, trainer.progress.trial = True, trial
+    trainer.add([answer])
+    trainer.add([answer])
     assert trainer.progress.promotions == 1 + (gained > 2)
+
+
+def test_weights_in_use_that_do_harm_are_withdrawn(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However they came into use: what helped one task may harm another, and luck may promote."""
+    monkeypatch.setattr(trainer_module, "FEWEST", 4)
+    session = world.session("withdrawn", interval=2, learning_rate=0.0)
+    session.generate(PROMPTS[0], OPTIONS)
+    learner, trainer = session.learner, session.learner.trainer
+    for values in trainer._trusted.values():
+        values[...] = 0.1
+    trainer._used = trainer._fresh = True
+
+    def best(self: TrainingStep, batch: Any, lora: Any, options: Any = None) -> Any:
+        harmful = all((values == np.float32(0.1)).all() for values in lora.values())
+        answer = np.append(batch.tokens, 0)[batch.rows + 1]
+        return answer + 1 if harmful else answer
+
+    monkeypatch.setattr(TrainingStep, "best", best)
+    session.generate(PROMPTS[1], OPTIONS)
+    assert world.drafter.model.adapter is not None
+    for prompt in PROMPTS[2:8]:
+        session.generate(prompt, OPTIONS)
+    assert trainer.progress.withdrawals == 1
+    assert world.drafter.model.adapter is None
+    session.save()
+    assert world.store.read("withdrawn").lora == {}
+    # The candidate begins anew as well.
+    assert all((values != np.float32(0.1)).any() for values in trainer._candidate.values())
+    assert learner.trainer.progress.defence == trainer_module.Trial()
 
 
 def test_gradients_that_are_not_numbers_are_rolled_back(world: World) -> None:
     session = world.session("nan", interval=1)
-    session.generate(PROMPTS[0], OPTIONS)
+    for prompt in PROMPTS[:3]:
+        session.generate(prompt, OPTIONS)
     trainer = session.learner.trainer
+    assert trainer.progress.steps == 3 and trainer.progress.trial.prompts > 0
     for values in trainer._candidate.values():
         values.fill(np.nan)
-    session.generate(PROMPTS[1], OPTIONS)
+    session.generate(PROMPTS[3], OPTIONS)
     assert trainer.progress.rollbacks == 1
     assert all(np.isfinite(values).all() for values in trainer._candidate.values())
+    # Nor does the next session go on with what the diverged candidate had achieved.
+    session.save()
+    again = world.session("nan", interval=1).learner.trainer
+    assert again.progress.trial == trainer_module.Trial()
+    assert again.progress.steps == again._optimizer.steps == 0
 
 
 def prompt_with(accepted: int, proposed: int, base: ObservedPrompt) -> ObservedPrompt:
@@ -465,18 +533,54 @@ def test_learning_stops_when_it_does_not_help_and_resumes_on_drift(
     base = session.learner.buffer.prompts[0]
     trainer = session.learner.trainer
     for _ in range(20):
-        trainer.add(prompt_with(6, 10, base))
+        trainer.add([prompt_with(6, 10, base)])
     assert trainer.progress.stopped
     updates, seconds = trainer.progress.updates, trainer.progress.seconds
     for _ in range(20):
-        trainer.add(prompt_with(6, 10, base))
+        trainer.add([prompt_with(6, 10, base)])
     assert (trainer.progress.updates, trainer.progress.seconds) == (updates, seconds)
     for _ in range(20):
-        trainer.add(prompt_with(3, 10, base))
+        trainer.add([prompt_with(3, 10, base)])
         if not trainer.progress.stopped:
             break
     assert not trainer.progress.stopped
     assert trainer.progress.seconds > seconds
+
+
+def test_another_loss_goes_on_from_the_weights_alone(world: World) -> None:
+    session = world.session("losses", objective=Objective("hybrid"))
+    for prompt in PROMPTS[:5]:
+        session.generate(prompt, OPTIONS)
+    session.save()
+    same = world.session("losses").learner.trainer
+    assert same._objective == Objective("hybrid")
+    assert same.progress.steps == 1 and same.progress.pending == 2
+    other = world.session("losses", objective=Objective("ce")).learner.trainer
+    assert other.progress.loss == "ce"
+    assert other.progress.steps == other.progress.pending == 0
+    assert not any(values.any() for values in other._optimizer.first.values())
+
+
+def test_an_interrupted_update_is_none(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = world.session("interrupted", interval=2)
+    for prompt in PROMPTS[:3]:
+        session.generate(prompt, OPTIONS)
+    trainer = session.learner.trainer
+    before = trainer.state()
+    roots = itertools.count()
+
+    def sqrt(x: Any) -> Any:
+        if next(roots) == 3:
+            raise KeyboardInterrupt
+        return x**0.5
+
+    monkeypatch.setattr("omnidraft.runtime.adamw.np", SimpleNamespace(**vars(np) | {"sqrt": sqrt}))
+    with pytest.raises(KeyboardInterrupt):
+        trainer._optimizer.step(trainer._candidate, trainer._gradients)
+    after = trainer.state()
+    assert after[2] == before[2] and trainer._optimizer.steps == before[2].steps
+    for name, values in before[1].items():
+        assert np.array_equal(after[1][name], values), name
 
 
 def test_a_session_goes_on_where_the_last_one_ended(world: World) -> None:
@@ -561,7 +665,7 @@ def test_a_thread_learns_beside_answers_and_pauses_for_prompts(
     assert world.store.read("thread").metadata.updates == len(PROMPTS) // 2
     # Nothing is computed from pause to resume; what was under way is done afterwards.
     trainer.pause()
-    trainer.add(session.learner.buffer.prompts[0])
+    trainer.add([session.learner.buffer.prompts[0]])
     time.sleep(0.1)
     seconds = trainer.progress.seconds
     time.sleep(0.2)
@@ -589,12 +693,190 @@ def test_the_budget_bounds_the_share_of_time(
     monkeypatch.setattr(trainer._closing, "wait", rests.append)
     before = trainer.progress.seconds
     for _ in range(4):
-        trainer.add(prompt)
+        trainer.add([prompt])
     trainer.drain()
     worked = trainer.progress.seconds - before
     assert worked == pytest.approx(len(rests)) and len(rests) > 4
     assert worked / (worked + sum(rests)) == pytest.approx(budget)
     trainer.close()
+
+
+def test_ending_does_not_wait_for_what_is_to_be_learned(world: World) -> None:
+    """As on Ctrl-C: with this budget a prompt takes hours of rests."""
+    session = world.session("ended", background=True, budget=1e-6)
+    for prompt in PROMPTS[:3]:
+        session.generate(prompt, OPTIONS)
+    trainer = session.learner.trainer
+    assert trainer.waiting
+    session.learner.close()
+    assert not trainer._thread.is_alive()
+    # An answer is still given, and nothing is learned from it.
+    prompts = trainer.progress.prompts
+    assert session.generate(PROMPTS[3], OPTIONS).token_ids
+    assert trainer.progress.prompts == prompts
+
+
+@pytest.mark.parametrize("budget", [1e-320, 1e-9])
+def test_the_smallest_budgets_rest_as_long_as_threads_can(world: World, budget: float) -> None:
+    session = world.session(f"smallest-{budget}", background=True, budget=budget)
+    session.generate(PROMPTS[0], OPTIONS)
+    trainer = session.learner.trainer
+    while not trainer.progress.seconds and trainer._error is None:
+        time.sleep(0.01)
+    time.sleep(0.05)
+    assert trainer._error is None and trainer._thread.is_alive()
+    trainer.close()
+
+
+def test_what_cannot_wait_is_counted(world: World) -> None:
+    session = world.session("waiting", background=True)
+    session.generate(PROMPTS[0], OPTIONS)
+    trainer, prompt = session.learner.trainer, session.learner.buffer.prompts[0]
+    trainer.drain()
+    trainer.pause()
+    trainer.add([prompt])
+    while not trainer._busy:
+        time.sleep(0.01)
+    added = 1
+    while not trainer.full:
+        trainer.add([prompt])
+        added += 1
+    for _ in range(3):
+        trainer.add([prompt])
+    assert trainer.progress.skipped == 3 and trainer.waiting == added
+    trainer.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own there")
+def test_the_learning_thread_is_never_less_nice_than_the_process(world: World) -> None:
+    nice = []
+
+    def learn() -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 15)
+        session = world.session("nice", background=True)
+        session.generate(PROMPTS[0], OPTIONS)
+        session.save()
+        thread = session.learner.trainer._thread
+        nice.append(os.getpriority(os.PRIO_PROCESS, thread.native_id))
+        session.learner.close()
+
+    thread = threading.Thread(target=learn)
+    thread.start()
+    thread.join()
+    assert nice == [15]
+
+
+# --- sessions beside each other ------------------------------------------------------------------
+
+
+def test_sessions_of_one_drafter_have_their_own_weights(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always_promote(monkeypatch)
+    plain = Session(world.target, world.drafter)
+    first = plain.generate(PROMPTS[9], OPTIONS).statistics
+    learning = world.session("own", interval=1, learning_rate=3e-2)
+    for prompt in PROMPTS[:3]:
+        learning.generate(prompt, OPTIONS)
+    assert world.drafter.model.adapter is not None
+    other = Session(world.target, world.drafter)
+    again = other.generate(PROMPTS[9], OPTIONS).statistics
+    assert (again.rounds, again.accepted) == (first.rounds, first.accepted)
+    assert world.drafter.model.adapter is None
+    learning.generate(PROMPTS[3], OPTIONS)
+    assert world.drafter.model.adapter is not None
+
+
+def test_a_failed_beginning_does_not_keep_learning_paused(world: World) -> None:
+    session = world.session("failed", background=True)
+    session.generate(PROMPTS[0], OPTIONS)
+    with pytest.raises(OmniDraftError):
+        session.generate("\ud800", OPTIONS)
+    with pytest.raises(AttributeError):
+        session.generate(PROMPTS[1], GenerationOptions(sampling=None, seed=1))
+    session.save()
+    assert session.learner.trainer.waiting == 0
+    session.learner.close()
+
+
+def test_one_answer_at_a_time(world: World) -> None:
+    session = Session(world.target, world.drafter)
+    first = session.stream(PROMPTS[0], OPTIONS)
+    next(first)
+    whole = session.generate(PROMPTS[1], OPTIONS)
+    assert whole.token_ids == Session(world.target).generate(PROMPTS[1], OPTIONS).token_ids
+    with pytest.raises(OmniDraftError, match="one answer at a time"):
+        list(first)
+
+
+def test_an_adapter_needs_a_drafter(world: World) -> None:
+    with pytest.raises(OmniDraftError, match="none"):
+        Session(world.target, adapter=AdapterChoice(world.store, "nope"))
+
+
+# --- files that do not hold what they should -----------------------------------------------------
+
+
+def stored_with(world: World, name: str, figures: Any = None, **changes: Any) -> Session:
+    """A session that learns into a copy of an adapter, with some of it replaced."""
+    if not any(entry.name == "whole-head" for entry in world.store.list()):
+        session = world.session("whole-head", interval=2, head="interleaved")
+        for prompt in PROMPTS[:5]:
+            session.generate(prompt, OPTIONS)
+        session.save()
+    adapter = world.store.read("whole-head")
+    known = adapter.metadata.figures
+    for figure, values in (figures or {}).items():
+        known = {**known, figure: {**known[figure], **values}}
+    metadata = adapter.metadata.model_copy(update={"figures": known})
+    for part, change in changes.items():
+        whole = dict(getattr(adapter, part))
+        changes[part] = {n: v for n, v in (whole | change).items() if v is not None}
+    world.store.save(name, dataclasses.replace(adapter, metadata=metadata, **changes))
+    return world.session(name)
+
+
+def test_figures_of_later_versions_are_left_out(world: World) -> None:
+    figures = {"learning": {"invented": [1]}, "head": {"invented": 2}}
+    session = stored_with(world, "later", figures)
+    assert session.learner.trainer.progress.prompts == 5
+
+
+@pytest.mark.parametrize(
+    ("figures", "changes"),
+    [
+        ({"learning": {"updates": "many"}}, {}),
+        ({"learning": {"trial": [1, 2]}}, {}),
+        ({"learning": {"loss": "gain"}}, {}),
+        ({"head": {"tests": [[1, 2]]}}, {}),
+        ({"head": {"training": "never"}}, {}),
+        ({}, {"optimizer": {"candidate.lora.0.o.A": None}}),
+        ({}, {"optimizer": {"first.lora.0.o.A": np.zeros((1, 1), np.float32)}}),
+        ({}, {"head": {"steps": np.array([np.inf], np.float32)}}),
+        ({}, {"head": {"w1": None}}),
+    ],
+)
+def test_what_an_adapter_should_not_hold_is_named(
+    world: World, figures: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    with pytest.raises(DamagedFileError, match="learn it again"):
+        stored_with(world, "crafted", figures, **changes)
+
+
+def test_a_lora_of_some_linears_is_learned_on(world: World) -> None:
+    rng = np.random.default_rng(0)
+    sizes = TrainingStep(world.drafter.path).lora_sizes
+    shapes = {"lora.0.o.A": (sizes["lora.0.o.A"], 4), "lora.0.o.B": (4, sizes["lora.0.o.B"])}
+    lora = {n: rng.standard_normal(shape).astype(np.float32) for n, shape in shapes.items()}
+    world.session("whole-some", rank=4).save()
+    adapter = world.store.read("whole-some")
+    world.store.save("some", dataclasses.replace(adapter, lora=lora, optimizer={}))
+    session = world.session("some", interval=1)
+    session.generate(PROMPTS[0], OPTIONS)
+    trainer = session.learner.trainer
+    assert trainer.progress.updates == 1
+    assert set(trainer.state()[0]) == set(sizes)
+    assert np.array_equal(trainer.state()[0]["lora.0.o.A"], lora["lora.0.o.A"])
 
 
 # --- the acceptance head -----------------------------------------------------------------------
@@ -642,7 +924,7 @@ def test_a_head_is_kept_and_decides_only_when_it_is_proven(world: World) -> None
     assert session.learner.head is None or progress.in_use
     stored = world.store.read("head-kept")
     shown = stored.metadata.figures["head"]
-    assert shown == dataclasses.asdict(progress)
+    assert shown == json.loads(json.dumps(dataclasses.asdict(progress)))
     assert stored.head.keys() == state.keys()
     for name, values in state.items():
         assert np.array_equal(stored.head[name], values)
@@ -799,6 +1081,42 @@ def test_the_command_learns_tests_and_is_used(world: World, tmp_path: Path) -> N
     assert json.loads(benched.stdout)["overall"]["identical"] == 2
 
 
+def test_whoever_adapts_learns_where_learning_had_stopped(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS[:4]))
+    session = world.session("stopped", interval=1)
+    session.generate(PROMPTS[0], OPTIONS)
+    session.learner.trainer.progress.stopped = True
+    session.save()
+    monkeypatch.setattr(adapt_cli, "open_models", lambda *a, **k: (world.target, [world.drafter]))
+    monkeypatch.setenv("OMNIDRAFT_DATA", str(tmp_path))
+    store = AdapterStore(tmp_path / "adapters")
+    store.save("stopped", world.store.read("stopped"))
+    arguments = ["adapt", str(prompts), "--target", "x", "--adapter", "stopped", "--interval", "2"]
+    done = CliRunner().invoke(app, [*arguments, "--max-new-tokens", "8"])
+    assert done.exit_code == 0, done.output
+    assert "2 updates from 4 prompts" in done.output
+
+
+@pytest.mark.parametrize("budget", ["0.5", "1"])
+def test_an_adaptation_learns_from_every_prompt(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: str
+) -> None:
+    """Also from more than may wait."""
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"prompt": PROMPTS[0]}) + "\n" + 9 * '{"prompt": "What?"}\n')
+    monkeypatch.setattr(trainer_module, "_QUEUE", 2)
+    monkeypatch.setattr(adapt_cli, "open_models", lambda *a, **k: (world.target, [world.drafter]))
+    monkeypatch.setenv("OMNIDRAFT_DATA", str(tmp_path))
+    arguments = ["adapt", str(prompts), "--target", "x", "--adapter", "a", "--json"]
+    arguments += ["--max-new-tokens", "8", "--learn-budget", budget]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["prompts"] == 10
+
+
 @pytest.mark.parametrize(
     ("given", "head", "confidence"),
     [
@@ -841,6 +1159,7 @@ def test_how_a_head_is_trained_and_when_a_draft_ends_can_be_chosen(
         (("generate", "--prompt", "x", "--adapter", "nowhere"), "no adapter"),
         (("generate", "--prompt", "x", "--adapter", "a", "--no-draft"), "plain decoding"),
         (("adapt", "nowhere.jsonl", "--adapter", "a"), "cannot be read"),
+        (("adapt", "nowhere.jsonl", "--adapter", "a", "--learning-rate", "inf"), "number"),
         (("adapt", "nowhere.jsonl", "--adapter", "a", "--plot", "/nowhere/a.png"), ""),
     ],
 )

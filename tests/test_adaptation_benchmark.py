@@ -18,6 +18,7 @@ from tiny import write_drafter, write_target
 from toy import ToyModel, toy_pair
 
 from omnidraft.export.learnable import learnable_drafter
+from omnidraft.runtime.adaptation import Objective
 from omnidraft.runtime.adapter_store import AdapterStore
 from omnidraft.runtime.bench import Prompt
 from omnidraft.runtime.decoder import SpeculativeDecoder
@@ -95,7 +96,7 @@ def lab_of(world: World, tmp_path: Path, **options: Any) -> Lab:
         tmp_path / "answers",
         str(world.drafter),
         GenerationOptions(max_new_tokens=20, draft_length=4, draft_confidence=0.0, **options),
-        LearningOptions(rank=2, interval=2),
+        LearningOptions(Objective(), rank=2, interval=2),
     )
     return Lab(load_model(str(world.target)), setting, lambda what, done, count: None)
 

@@ -546,7 +546,6 @@ def test_a_key_is_of_the_weights_not_of_their_place(tmp_path: Path) -> None:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AdapterStore:
     """The store that the command uses."""
     monkeypatch.setenv("OMNIDRAFT_DATA", str(tmp_path / "data"))
-    monkeypatch.setenv("COLUMNS", "140")
     assert adapters_folder() == tmp_path / "data" / "adapters"
     return AdapterStore(adapters_folder())
 
@@ -569,7 +568,12 @@ def test_the_command_lists_and_shows(home: AdapterStore) -> None:
     assert listed.keys() == {"math", "code", "bad"}
     assert listed["math"]["metadata"]["prompts"] == 1_234 and listed["math"]["problem"] is None
     assert listed["bad"]["metadata"] is None and "damaged" in listed["bad"]["problem"]
+    # What looks like an adapter and is none.
+    (home.folder / "loop.adapter").symlink_to("loop.adapter")
+    longest = "a" * 64
+    home.save(longest, small(2))
     text = command("list")
+    assert longest in text  # whole, for whatever reads it from a pipe
     assert "1,234" in text and "smollm2-135m" in text and "unreadable" in text
     shown = command("show", "math", "--json")
     assert shown["metadata"]["figures"] == {"acceptance": [0.25, 0.5]}
@@ -582,6 +586,19 @@ def test_the_command_lists_and_shows(home: AdapterStore) -> None:
         command("show", "bad")
     with pytest.raises(ModelNotFoundError, match="omnidraft adapters list"):
         command("show", "absent")
+
+
+def test_a_store_that_cannot_be_written_says_so_beforehand(store: AdapterStore) -> None:
+    store.check_writable("math")
+    assert store.list() == []
+    (store.folder / "math.adapter").mkdir()
+    with pytest.raises(OmniDraftError, match="no file"):
+        store.check_writable("math")
+    with pytest.raises(OmniDraftError, match="cannot name"):
+        store.check_writable("../math")
+    (store.folder.parent / "file").touch()
+    with pytest.raises(OmniDraftError, match="Nothing can be written"):
+        AdapterStore(store.folder.parent / "file" / "adapters").check_writable("math")
 
 
 def test_the_command_copies(home: AdapterStore, tmp_path: Path) -> None:

@@ -199,8 +199,8 @@ def _ranks(plan: Plan) -> Iterator[Result]:
         ("rank", "LoRA bytes", *_BEFORE_AND_AFTER, "in use"),
         plot=Plot("rank", "target tokens a round"),
     )
-    line: tuple[list[float], list[float]] = ([], [])
-    result.plot.lines["after"] = line
+    lines: dict[str, tuple[list[float], list[float]]] = {"before": ([], []), "after": ([], [])}
+    result.plot.lines.update(lines)
     for rank in plan.ranks:
         name = f"rank-{rank}"
         session = lab.learning(name, dataclasses.replace(lab.setting.learning, rank=rank))
@@ -226,8 +226,9 @@ def _ranks(plan: Plan) -> Iterator[Result]:
                 str(figures_of_rank["promotions"]),
             )
         )
-        line[0].append(rank)
-        line[1].append(figures_of_rank["after"]["block_efficiency"])
+        for when, (ranks, efficiencies) in lines.items():
+            ranks.append(rank)
+            efficiencies.append(figures_of_rank[when]["block_efficiency"])
         yield result
 
 
@@ -542,12 +543,13 @@ def _progress(session: Session) -> dict[str, Any]:
     """What learning did, where there was any. Updates that came into use are promotions."""
     if session.learner is None or session.learner.trainer is None:
         return {}
-    progress = session.learner.trainer.state()[2]
+    progress = session.learner.trainer.progress
     return {
         "rank": session.learner.trainer.options.rank or DEFAULT_RANK,
         "updates": progress.updates,
         "promotions": progress.promotions,
         "rollbacks": progress.rollbacks,
+        "withdrawals": progress.withdrawals,
         "stopped": progress.stopped,
     }
 

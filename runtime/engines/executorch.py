@@ -79,6 +79,11 @@ class ExecuTorchModel:
         """Longest sequence the model can hold, in tokens."""
         return self._max_length
 
+    @property
+    def adapter(self) -> LoraWeights | None:
+        """See ``TakesAdapters``."""
+        return self._adapter
+
     def set_adapter(self, adapter: LoraWeights | None) -> None:
         """Use a LoRA adapter from now on; the KV cache, which the old weights filled, is emptied.
 
@@ -95,6 +100,7 @@ class ExecuTorchModel:
         smallest = largest if self._fixed else 1
         complete = complete_adapter(adapter, sizes, smallest=smallest, largest=largest)
         self._lora = [self._torch.from_numpy(complete[name]) for name, _ in self._lora_inputs]
+        self._adapter = adapter
         self._length = 0
 
     def forward(

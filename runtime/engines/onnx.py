@@ -85,6 +85,7 @@ class OnnxModel:
         # LoRA inputs have defaults of rank 0.
         defaults = self._session.get_overridable_initializers()
         self._lora_sizes = sizes_beside_rank({value.name: value.shape for value in defaults})
+        self._adapter: LoraWeights | None = None
         self._tokens = np.zeros((1, MAX_PASS), np.int64)
         self._positions = np.zeros((1, MAX_PASS), np.int64)
         self._last_position = np.zeros(1, np.int32)
@@ -173,6 +174,11 @@ class OnnxModel:
         check_truncation(self, length)
         self._length = length
 
+    @property
+    def adapter(self) -> LoraWeights | None:
+        """See ``TakesAdapters``."""
+        return self._adapter
+
     def set_adapter(self, adapter: LoraWeights | None) -> None:
         """Use a LoRA adapter from now on; the KV cache, which the old weights filled, is emptied.
 
@@ -184,6 +190,7 @@ class OnnxModel:
         """
         for name, values in complete_adapter(adapter, self._lora_sizes).items():
             self._bind_input(name, values)
+        self._adapter = adapter
         self._length = 0
 
     def _pass(self, tokens: NDArray[np.int64], past: int, row: int, rows: int) -> None:

@@ -114,6 +114,11 @@ class StaticDecoder:
         check_truncation(self, length)
         self._length = length
 
+    @property
+    def adapter(self) -> LoraWeights | None:
+        """See ``TakesAdapters``."""
+        return self._adapter
+
     def set_adapter(self, adapter: LoraWeights | None) -> None:
         """Use a LoRA adapter from now on; the KV cache, which the old weights filled, is emptied.
 
@@ -127,6 +132,7 @@ class StaticDecoder:
         # Compiled for one rank.
         rank = next((shape[1] for n, shape in self.lora_shapes.items() if n.endswith(".A")), 0)
         self._lora = complete_adapter(adapter, sizes, smallest=rank, largest=rank)
+        self._adapter = adapter
         self._length = 0
 
     def run(self, ids: NDArray[np.int64], size: int) -> dict[str, NDArray[Any]]:
