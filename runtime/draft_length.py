@@ -199,9 +199,13 @@ LEAST_GAIN = 0.05
 RESERVE = 1.0
 REFRESH = 16
 """Rounds after which it is worked out anew what a draft token must promise."""
-DEAREST_FIRST = 5.0
-"""What the first try of all may cost, in plain decoding steps: reading half of the default
-drafter's context takes two to three. Later ones are paid from the balance."""
+HOPE = 1 / 3
+"""Share of plain decoding's time that drafting may turn out to gain."""
+TRIAL = 8
+"""Drafted rounds after which something is known: reading is paid from the balance from then on."""
+DEAREST_TRIAL = 5.0
+"""What a round may cost before that, in plain decoding steps: reading half of the default drafter's
+context takes two to three."""
 
 
 class CostAware:
@@ -227,8 +231,9 @@ class CostAware:
     is learnt without trying. It is taken while drafting does not pay. While it does, the drafter is
     left to it: text that repeats itself is easy for it too, and instead of its rounds lookup lost.
 
-    Reading a prompt into the drafter is an investment. Where drafting has paid it is charged to the
-    balance no further than a reserve, if the answer may be long enough to earn it.
+    Reading a prompt into the drafter is an investment, and not part of the rate. Where drafting has
+    paid it is charged to the balance no further than a reserve, if the answer may be long enough to
+    earn it.
 
     Args:
         costs: of the target and the drafter.
@@ -249,8 +254,7 @@ class CostAware:
         self._balance = START
         self._failures = 0
         self._drafting = False
-        self._tried = False
-        self._invested = 0.0
+        self._drafted = 0  # rounds
         self._unread = 0
         self._logits: list[float] = []  # of the scores
         # What a draft token must promise, by tokens drawn before it; worked out for a target curve.
@@ -261,6 +265,8 @@ class CostAware:
         self._limit = 0
         self._all = 1.0
         self._rate = 0.0
+        self._invested = 0.0  # seconds of reading
+        self._probing = False
         self._target = costs.target(0)
 
     def look_up(self, found: int, match: int, context: int, unread: int) -> int:
@@ -288,19 +294,21 @@ class CostAware:
         drafter = self._costs.drafter
         step = drafter.seconds(1)
         reading = drafter.seconds(unread) - step
-        if self._drafting:
-            # Catching up with a round's own tokens is what every round does.
-            self._invested = max(0.0, reading - (drafter.seconds(MAX_DRAFT) - step))
-            gained = (room / 2) * (plain - 1 / self._rate)
-            if self._invested > 0 and self._invested > gained:
+        price = (step + reading + target.seconds(2) - target.seconds(1)) / plain
+        # Catching up with a round's own tokens is what every round does.
+        self._invested = max(0.0, reading - (drafter.seconds(MAX_DRAFT) - step))
+        gained = (room / 2) * (plain - 1 / self._rate)
+        if not self._drafting or self._invested > gained:
+            # Not known to pay: a try, or a rate of a few rounds that plain ones would not change.
+            if self._drafting and self._invested > (room / 2) * plain * HOPE:
                 return 0
-        else:
-            price = step + reading + target.seconds(2) - target.seconds(1)
-            if not self._tried and price / plain < DEAREST_FIRST:
-                self._balance += reading / plain
-            elif self._balance < LEAST_PROBE + price / plain:
+            free = self._drafted < TRIAL and price <= DEAREST_TRIAL
+            refund = reading / plain if free else 0.0
+            if self._balance + refund < LEAST_PROBE + price:
                 return 0
-            self._tried = self._drafting = True
+            self._balance += refund
+            self._probing = not self._drafting
+            self._drafting = True
         self._limit = min(room, MAX_DRAFT)
         return self._limit
 
@@ -351,6 +359,7 @@ class CostAware:
             else:
                 self._plain_rest.observe(outcome.other_seconds)
             return
+        self._drafted += 1
         self._draft_rest.observe(outcome.other_seconds)
         drafter = self._costs.drafter
         steps = outcome.drafted - 1
@@ -359,17 +368,13 @@ class CostAware:
         self._learn(outcome)
 
         drafting = drafter.seconds(self._unread) + steps * drafter.seconds(1)
-        seconds = (
-            drafting
-            - self._invested
-            + self._target.seconds(outcome.proposed + 1)
-            + self._draft_rest.value
-        )
-        self._follow_rate(tokens, seconds / plain)
-        if self._invested:
-            share = self._invested / plain
-            self._balance -= max(0.0, min(share, self._balance - RESERVE))
-        self._earn(tokens - seconds / plain)
+        passing = self._target.seconds(outcome.proposed + 1)
+        invested = self._invested / plain
+        took = (drafting + passing + self._draft_rest.value) / plain - invested
+        self._follow_rate(tokens, took)
+        if not self._probing:
+            invested = max(0.0, min(invested, self._balance - RESERVE))
+        self._earn(tokens - took - invested)
         if self._balance <= 0:
             self._drafting = False
             self._failures += 1
@@ -384,6 +389,7 @@ class CostAware:
         self._all = 1.0
         self._limit = 0
         self._invested = 0.0
+        self._probing = False
         self._rate = max(1.0, self._tokens / self._steps) / self._plain_seconds()
 
     def _follow_rate(self, tokens: int, steps: float) -> None:

@@ -316,6 +316,20 @@ def test_follows_a_drafter_that_becomes_useful_and_useless() -> None:
     assert speed > 0.97 * plainly(hostile)
 
 
+@pytest.mark.parametrize("reading", [0.005, 0.01, 0.02])
+def test_a_bad_beginning_is_not_held_against_a_drafter(reading: float) -> None:
+    """However short it was, and however little is known when the next prompt is to be read."""
+    good = World(seed=2, ease=2.5, reading=reading)
+    best = max(run(Fixed(length), good, 1000)[0] for length in (4, 8))
+    for answer in range(1, 40):
+        policy = CostAware(costs(0.05, EIGHT_BIT, reading))
+        run(policy, World(seed=answer, ease=-1.0, reading=reading), answer, answer)
+        # At worst what the beginning has lost must be saved up first.
+        run(policy, good, 700)
+        speed, drafted = run(policy, good, 1000)
+        assert speed > 0.97 * best, (answer, np.mean(drafted))
+
+
 @pytest.mark.parametrize("sampled", [False, True])
 @pytest.mark.parametrize("auto", [False, True])
 def test_looking_up_leaves_the_answer_to_the_target(sampled: bool, auto: bool) -> None:
