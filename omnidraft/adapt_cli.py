@@ -184,7 +184,7 @@ def adapt(
     run = _Run(session, len(stream))
     try:
         run.learn(stream, options, quiet=as_json)
-        run.finish()
+        run.drain()
     finally:
         run.learner.close()
     after = None
@@ -226,7 +226,7 @@ class _Run:
                 with prompt_named(number):
                     answer = self.session.generate(prompt.prompt, options)
                 if self.trainer.full:
-                    self.finish()
+                    self.trainer.drain()
                 self._recent.append(answer.statistics)
                 sums = Statistics()
                 for statistics in self._recent:
@@ -244,13 +244,12 @@ class _Run:
                 if display is not None:
                     display.update(self._render(), refresh=True)
 
-    def finish(self) -> None:
-        """Learn from what is waiting, and save."""
+    def drain(self) -> None:
+        """Learn from what is waiting, and show how much that is."""
         with steps("learning") as show:
             while waiting := self.trainer.waiting:
                 show(f"learning from {waiting} answers", None)
                 self.trainer.drain(timeout=1.0)
-        self.learner.finish()
 
     def as_dict(self) -> dict[str, Any]:
         now, head = self._progress(), self.trainer.head_state

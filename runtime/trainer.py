@@ -502,8 +502,7 @@ class OnlineTrainer:
 
     def _start_over(self) -> None:
         """The candidate is what is trusted, and has no past."""
-        for name, values in self._trusted.items():
-            self._candidate[name] = values.copy()
+        self._candidate = _copy(self._trusted)
         self._optimizer = AdamW(self._candidate, self._learning_rate)
         self.progress.steps = 0
         self.progress.trial = Trial()
@@ -539,8 +538,7 @@ class OnlineTrainer:
             mean = float(np.mean(progress.recent))
             error = float(np.std(progress.recent)) / math.sqrt(DRIFT_WINDOW)
             if mean < DRIFT * progress.level and mean < progress.level - 2 * error:
-                progress.stopped = False
-                progress.failures = 0
+                self.resume_learning()
 
     def _compute(self, call: Callable[[ort.RunOptions], _Result]) -> _Result:
         """Run a piece of work when that is allowed, and rest afterwards as the budget demands."""
