@@ -294,7 +294,6 @@ class CostAware:
         drafter = self._costs.drafter
         step = drafter.seconds(1)
         reading = drafter.seconds(unread) - step
-        price = (step + reading + target.seconds(2) - target.seconds(1)) / plain
         # Catching up with a round's own tokens is what every round does.
         self._invested = max(0.0, reading - (drafter.seconds(MAX_DRAFT) - step))
         gained = (room / 2) * (plain - 1 / self._rate)
@@ -302,6 +301,7 @@ class CostAware:
             # Not known to pay: a try, or a rate of a few rounds that plain ones would not change.
             if self._drafting and self._invested > (room / 2) * plain * HOPE:
                 return 0
+            price = (step + reading + target.seconds(2) - target.seconds(1)) / plain
             free = self._drafted < TRIAL and price <= DEAREST_TRIAL
             refund = reading / plain if free else 0.0
             if self._balance + refund < LEAST_PROBE + price:
