@@ -124,18 +124,55 @@ OMNIDRAFT_INLINE float softmax(float* scores, std::size_t count) {
   return sum;
 }
 
-// Adds a tile's values to the outputs of up to R rows, like `score`.
+// Adds the values of the tile's positions from `begin` to `end` to the outputs of up to R rows,
+// like `score`.
 template <std::size_t W, std::size_t R>
 OMNIDRAFT_INLINE void add_values(const Row* rows, std::size_t count, std::size_t tile,
-                                 const float* values, std::size_t stride, std::size_t head_size) {
+                                 std::size_t begin, std::size_t end, const float* values,
+                                 std::size_t stride, std::size_t head_size) {
+  if (begin >= end) {
+    return;
+  }
   const float* weights[R];
   float* outputs[R];
   for (std::size_t r = 0; r < R; ++r) {
     const Row& row = rows[std::min(r, count - 1)];
-    weights[r] = row.tile_scores(tile);
+    weights[r] = row.tile_scores(tile) + begin;
     outputs[r] = row.output;
   }
-  add_products<W, R>(weights, kKeyTile, values, stride, head_size, outputs);
+  add_products<W, R>(weights, end - begin, values + begin * stride, stride, head_size, outputs);
+}
+
+// Adds what up to kSharedRows<W> rows see of a tile to their outputs, in the order of positions.
+// What a row does not see is not multiplied by 0: it may be left from a sequence that was cut back,
+// or belong to a later row of this pass, and be no number.
+template <std::size_t W>
+OMNIDRAFT_INLINE void add_seen(const Row* rows, std::size_t count, std::size_t tile,
+                               const float* values, std::size_t stride, std::size_t head_size) {
+  const std::size_t start = tile * kKeyTile;
+  const auto first = [&](const Row& row) { return std::max(row.first, start) - start; };
+  const auto end = [&](const Row& row) { return std::min(row.last + 1 - start, kKeyTile); };
+  if (count == 1) {
+    add_values<W, 1>(rows, 1, tile, first(*rows), end(*rows), values, stride, head_size);
+    return;
+  }
+  std::size_t common_first = 0;
+  std::size_t common_end = kKeyTile;
+  for (std::size_t r = 0; r < count; ++r) {
+    common_first = std::max(common_first, first(rows[r]));
+    common_end = std::min(common_end, end(rows[r]));
+  }
+  common_end = std::max(common_end, common_first);
+  for (std::size_t r = 0; r < count; ++r) {
+    add_values<W, 1>(rows + r, 1, tile, first(rows[r]), std::min(common_first, end(rows[r])),
+                     values, stride, head_size);
+  }
+  add_values<W, kSharedRows<W>>(rows, count, tile, common_first, common_end, values, stride,
+                                head_size);
+  for (std::size_t r = 0; r < count; ++r) {
+    add_values<W, 1>(rows + r, 1, tile, std::max(common_end, first(rows[r])), end(rows[r]), values,
+                     stride, head_size);
+  }
 }
 
 template <std::size_t W>
@@ -203,15 +240,12 @@ OMNIDRAFT_INLINE void attend_with(const AttentionShape& shape, const AttentionTe
     }
     std::fill(row.output, row.output + size, 0.0F);
   }
-  // What a row does not see of a tile has the weight 0, whatever finite number lies there.
   for (std::size_t tile = first_tile; tile <= last_tile; ++tile) {
     const float* values = tensors.values + tile * kKeyTile * stride + kv_head * size;
     for (std::size_t r = 0; r < count;) {
       const std::size_t together = seeing<W>(&rows[r], count - r, tile);
-      if (together > 1) {
-        add_values<W, kSharedRows<W>>(&rows[r], together, tile, values, stride, size);
-      } else if (together == 1) {
-        add_values<W, 1>(&rows[r], 1, tile, values, stride, size);
+      if (together > 0) {
+        add_seen<W>(&rows[r], together, tile, values, stride, size);
       }
       r += std::max<std::size_t>(together, 1);
     }

@@ -1,8 +1,8 @@
 // Attention over a KV cache, for a decoder whose rows must not depend on how many share a pass.
 //
 // Whatever the pass, a row's sums are taken in the order of its own keys, by the same instructions,
-// and what other rows left behind its position never enters them, as long as it is finite. So row i
-// of a pass over n tokens equals, bit for bit, a pass over that token alone.
+// and what lies where it does not see, numbers or not, never enters them. So row i of a pass over n
+// tokens equals, bit for bit, a pass over that token alone.
 #pragma once
 
 #include <cstddef>

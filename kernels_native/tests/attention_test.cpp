@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -180,7 +181,9 @@ TEST_P(AttentionTest, GroupingChangesNoBit) {
   std::mt19937 random(11);
   for (int trial = 0; trial < 12; ++trial) {
     // What lies behind a row, left by drafts that were refused, must not matter.
-    Layer together = layer(trial % 2 == 0 ? -3.5F : 1e6F);
+    constexpr float kStale[] = {-3.5F, 1e6F, std::numeric_limits<float>::quiet_NaN(),
+                                -std::numeric_limits<float>::infinity()};
+    Layer together = layer(kStale[trial % 4]);
     std::size_t row = 0;
     while (row < kLength) {
       const std::size_t count =
@@ -192,6 +195,29 @@ TEST_P(AttentionTest, GroupingChangesNoBit) {
           << "rows " << row << " and " << count - 1 << " more";
       // Some tokens are taken back, and written anew in the next pass.
       row += 1 + random() % count;
+    }
+  }
+}
+
+TEST_P(AttentionTest, RowsThatAreNoNumbersReachOnlyThoseThatSeeThem) {
+  Layer layer = this->layer();
+  const std::vector<float> expected = layer.pass(0, kLength);
+  const std::size_t width = layer.output_width();
+  const std::size_t window = layer.shape.window;
+  for (const std::size_t bad : {kKeyTile - 1, kKeyTile + 11, kLength - 2}) {
+    for (const float value : {std::numeric_limits<float>::quiet_NaN(),
+                              std::numeric_limits<float>::infinity()}) {
+      Layer broken = this->layer();
+      std::fill_n(broken.qkv.begin() + static_cast<std::ptrdiff_t>(bad * broken.width()),
+                  broken.width(), value);
+      const std::vector<float> found = broken.pass(0, kLength);
+      for (std::size_t row = 0; row < kLength; ++row) {
+        const bool sees = row >= bad && (window == 0 || row - bad < window);
+        for (std::size_t i = row * width; i < (row + 1) * width; ++i) {
+          ASSERT_EQ(std::isfinite(found[i]), !sees) << "row " << row << " beside " << bad;
+          ASSERT_TRUE(sees || found[i] == expected[i]) << "row " << row << " beside " << bad;
+        }
+      }
     }
   }
 }

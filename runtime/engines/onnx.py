@@ -74,7 +74,7 @@ class OnnxModel:
         # target's sees a prefix: see convert/drafter.py, convert/graph.py.
         self._told_length = "total_length" in inputs
         self._capacity = -(-self._max_length // LENGTH_STEP) * LENGTH_STEP
-        # zeros, not empty: masked rows are multiplied by 0 and must be finite.
+        # zeros, not empty: memory is then taken only as the sequence grows.
         self._caches = {
             name.removeprefix("past."): np.zeros(
                 [size if isinstance(size, int) else self._capacity for size in shape], np.float32
