@@ -346,6 +346,16 @@ class Verdict:
     @property
     def merged_accepted(self) -> int: ...
 
+def end_round(proposal: Proposal, verdict: Verdict, end: int) -> None:
+    """End a round at an end-of-text token that it accepted: the ``end``-th of its tokens.
+
+    Both objects are afterwards those of a round that proposed the tokens before it and took it as
+    the token that ends every round: ``len(tokens)`` is ``accepted + 1`` as ever.
+
+    Raises:
+        IndexError: that token was not an accepted one.
+    """
+
 class Verifier:
     """Decides which proposed tokens stand (method: exact, paper or greedy, as proposed)."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -25,11 +26,13 @@ from omnidraft._native import (
     Verifier,
     Vocabulary,
     VocabularyPair,
+    end_round,
 )
 from omnidraft.runtime.acceptance import AcceptanceHead
 from omnidraft.runtime.draft_length import DraftLengthPolicy, Fixed, Outcome
 from omnidraft.runtime.drafter_choice import DrafterChoice
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
+from omnidraft.runtime.lease import Lease
 from omnidraft.runtime.model import CausalModel, HiddenStates
 from omnidraft.runtime.statistics import Statistics
 from omnidraft.runtime.translation import DraftContext, Speller
@@ -112,6 +115,8 @@ class SpeculativeDecoder:
         seed: makes a run repeatable; None takes a random one.
         observer: shown every round of a drafter after its verification.
         choice: of the drafter of each round; it learns during generation. None: a new one.
+        lease: of all these models, where who asks holds it already. None: each generation takes
+            one, and gives it back when it ends or its generator is closed.
     """
 
     def __init__(
@@ -124,6 +129,7 @@ class SpeculativeDecoder:
         verification: Verification = Verification.EXACT,
         seed: int | None = None,
         observer: Callable[[Round], None] | None = None,
+        lease: Lease | None = None,
     ) -> None:
         self._target = target
         if drafting is None or isinstance(drafting, Drafting):
@@ -134,6 +140,7 @@ class SpeculativeDecoder:
         self._verification = Verification.GREEDY if self._sampling.greedy else verification
         self._seed = seed
         self._observer = observer
+        self._lease = lease
         self.statistics = Statistics()
         """Of the last generation."""
         self.finish_reason = ""
@@ -151,8 +158,18 @@ class SpeculativeDecoder:
 
         Raises:
             ContextOverflowError: the prompt does not fit the target's context.
-            OmniDraftError: the prompt is empty, or a model returned logits that are not numbers.
+            ModelInUseError: see ``Lease``.
+            OmniDraftError: the prompt is empty, or the target returned logits that are not numbers.
         """
+        models = [self._target, *(each.model for each in self._draftings)]
+        with self._lease or Lease(models) as lease:
+            for emitted in self._generate(prompt, max_new_tokens, frozenset(stop)):
+                yield emitted
+                lease.go_on_here()
+
+    def _generate(
+        self, prompt: Sequence[int], max_new_tokens: int, stop: frozenset[int]
+    ) -> Iterator[Emitted]:
         target = self._target
         if not prompt:
             raise OmniDraftError(
@@ -214,24 +231,31 @@ class SpeculativeDecoder:
             verified = perf_counter()
             stats.target_seconds += after - before
             stats.native_seconds += verified - after
+            emitted = verdict.tokens
+            end = next((i for i, token in enumerate(emitted) if token in stop), None)
+            if end is not None and end < verdict.accepted:
+                # What stands behind the end is no part of the answer, and nothing is told of it.
+                end_round(proposal, verdict, end)
+                emitted, logits = verdict.tokens, logits[: end + 1]
             target.truncate(target.length - len(scored) + verdict.accepted)
             stats.rounds += 1
             stats.proposed += verdict.proposed
             stats.accepted += verdict.accepted
             stats.ngram_hits += verdict.merged
             stats.ngram_accepted += verdict.merged_accepted
-            emitted = verdict.tokens
+            stats.draft_tokens += len(proposal.drafts)
             if chosen:
                 if self._observer:
+                    drawn = len(proposal.drafts)
                     self._observer(
                         Round(
                             chosen.context,
                             proposal,
                             logits,
                             verdict,
-                            chosen.logits,
-                            chosen.confidences,
-                            chosen.hidden,
+                            chosen.logits[: drawn + 1],
+                            chosen.confidences[:drawn],
+                            chosen.hidden[:drawn],
                             self._sampling.temperature,
                         )
                     )
@@ -240,18 +264,31 @@ class SpeculativeDecoder:
                         drafter.accept(proposal, emitted, verdict.accepted)
                     else:
                         drafter.follow(emitted)
-                chosen.observe(proposal, verdict, before - begun, after - before, verified - after)
+                chosen.observe(
+                    proposal,
+                    verdict,
+                    len(scored) + 1,
+                    before - begun,
+                    after - before,
+                    verified - after,
+                )
                 choice.observe(len(emitted), verified - begun)
+                if chosen.failure:
+                    warnings.warn(
+                        f"the drafter failed ({chosen.failure}); the rest of this answer is "
+                        "decoded without it",
+                        stacklevel=2,
+                    )
+                    drafters = []
             pending = emitted[-1]
+            if end is not None:
+                self.finish_reason = "stop"
             for token, origin in zip(emitted, verdict.origins, strict=True):
                 stats.target_tokens += 1
                 stats.seconds = perf_counter() - started
-                ended = token in stop
-                if ended:
-                    self.finish_reason = "stop"
                 yield Emitted(token, origin)
-                if ended:
-                    return
+            if end is not None:
+                return
 
 
 class _DraftSide:
@@ -279,6 +316,9 @@ class _DraftSide:
         self._fed: list[int] = []  # draft tokens in the drafter's KV cache
         self._agreed = 0  # of them, how many are known to be the context's
         self._target_length = 0
+        self._steps = 0  # of this round, those in vain included
+        self.failure = ""
+        """Why the drafter cannot go on; "" while it can."""
         self._found: list[int] = []  # target tokens that lookup would propose this round
         self._match = 0
         self._states: HiddenStates | None = None
@@ -308,6 +348,7 @@ class _DraftSide:
         """
         policy, model, tokens = self._drafting.policy, self._drafting.model, self._context.tokens
         self._target_length = context
+        self._steps = 0
         self.logits.clear()
         self.confidences.clear()
         self.hidden.clear()
@@ -327,17 +368,23 @@ class _DraftSide:
         feed = self._unread(limit) if limit else []
         for _ in range(limit):
             before = perf_counter()
-            logits = model.forward(feed, rows=1)
-            self._fed += feed
-            after = perf_counter()
-            if self._watched:
-                self.logits.append(logits[0].copy())
-            token = self._draft.step(logits[0], self._chance)
+            self._steps += 1
+            try:
+                logits = model.forward(feed, rows=1)
+                self._fed += feed
+                after = perf_counter()
+                token = self._draft.step(logits[0], self._chance)
+            except Exception as error:
+                # Engines' errors share no narrower class. What was drafted so far is verified as
+                # where a budget ends.
+                self.failure = str(error) or type(error).__name__
+                break
             self._stats.draft_seconds += after - before
             self._stats.native_seconds += perf_counter() - after
+            if self._watched:
+                self.logits.append(logits[0].copy())
             if token < 0:
                 break
-            self._stats.draft_tokens += 1
             if self._watched:
                 self.confidences.append(self._draft.confidence)
                 if self._states is not None:
@@ -374,6 +421,7 @@ class _DraftSide:
         self,
         proposal: Proposal,
         verdict: Verdict,
+        rows: int,
         draft_seconds: float,
         target_seconds: float,
         other_seconds: float,
@@ -381,6 +429,8 @@ class _DraftSide:
         """Tell the policy what came of the round."""
         outcome = Outcome(
             self._target_length,
+            rows,
+            self._steps,
             len(proposal.drafts),
             verdict.accepted_drafts,
             verdict.proposed,

@@ -21,9 +21,11 @@ class Outcome:
 
     Attributes:
         context: target tokens in the KV cache before the pass.
-        drafted: draft tokens drawn.
+        rows: of the target's pass.
+        steps: passes of the drafter, those that drew nothing included.
+        drafted: draft tokens drawn, less those behind the end of the answer.
         accepted_drafts: of those, the ones that spell accepted target tokens.
-        proposed: target tokens scored; the pass had one row more.
+        proposed: target tokens scored, less those behind the end of the answer.
         accepted: of those, the ones that stand.
         draft_seconds: of all draft steps, catching up included.
         target_seconds: of the pass.
@@ -35,6 +37,8 @@ class Outcome:
     """
 
     context: int
+    rows: int
+    steps: int
     drafted: int
     accepted_drafts: int
     proposed: int
@@ -191,6 +195,8 @@ MEMORY = 0.01
 """Share of what was learnt that is forgotten each round."""
 ALLOWANCE = 0.015
 """Share of the time that may be lost on finding out whether drafting pays."""
+CREDIT = 10.0
+"""What may be lost besides, in plain decoding steps, until rounds have gained something."""
 START, CAP = 2.0, 10.0
 """The balance at first and at most, in plain decoding steps."""
 LEAST_PROBE = 1.0
@@ -217,14 +223,18 @@ class CostAware:
     the acceptance of the token to come, is predicted from the score of the one before it; A is the
     product of calibrated scores. Merges make n grow by less than one target token a draft token.
 
-    **Whether to draft at all.** An account in units of plain steps: every round earns a small
-    allowance, every drafted round earns or pays the difference between the time its tokens would
-    have taken plainly and the time it took. While there is a balance rounds draft; when it is used
-    up they are plain until the allowance pays for another try; each try in vain makes the allowance
-    smaller. So whatever the target accepts, all that can be lost against plain decoding is the
-    allowance, the balance at first, and a round. Both sides of the account are taken from the cost
-    curves, which follow the machine, so that a machine that slows down is not held against
-    drafting.
+    **What may be lost.** A credit in units of plain steps: it begins at ``CREDIT``, every round
+    adds a small allowance, and every round that drafted or looked up, though nothing came of it,
+    adds or takes the difference between the time its tokens would have taken plainly and the time
+    it took. No round drafts, looks up or reads further than the credit would pay if every token
+    were refused. So whatever the target accepts, no more than the credit at first and the allowance
+    can be lost against plain decoding.
+
+    **Whether to draft at all.** A balance that is paid from and into likewise, but never grows
+    large, so that it tells soon when drafting has stopped to pay. While there is a balance rounds
+    draft. When it is used up they are plain until the allowance pays for another try; each try in
+    vain makes the allowance smaller. Both are reckoned by the cost curves, which follow the
+    machine, so that a machine that slows down is not held against drafting.
 
     **From where.** What lookup finds in the text costs no draft steps, and what it would have found
     is known after every round, used or not: so its acceptance, a function of how long the match is,
@@ -251,6 +261,7 @@ class CostAware:
         # Of drafted rounds, with forgetting: tokens, and the plain steps that would have taken as
         # long. Some rounds that gain nothing stand for what is not known yet.
         self._tokens = self._steps = 5.0
+        self._credit = CREDIT
         self._balance = START
         self._failures = 0
         self._drafting = False
@@ -283,7 +294,8 @@ class CostAware:
             )
             if gain > best:
                 best, count = gain, i + 1
-        return count
+        # Nothing is drafted here.
+        return self._affordable(count, 0.0, 0.0)
 
     def begin(self, room: int, context: int, unread: int) -> int:
         """See ``DraftLengthPolicy.begin``."""
@@ -297,6 +309,9 @@ class CostAware:
         # Catching up with a round's own tokens is what every round does.
         self._invested = max(0.0, reading - (drafter.seconds(MAX_DRAFT) - step))
         gained = (room / 2) * (plain - 1 / self._rate)
+        limit = self._affordable(min(room, MAX_DRAFT), step, reading)
+        if not limit:
+            return 0
         if not self._drafting or self._invested > gained:
             # Not known to pay: a try, or a rate of a few rounds that plain ones would not change.
             if self._drafting and self._invested > (room / 2) * plain * HOPE:
@@ -309,8 +324,23 @@ class CostAware:
             self._balance += refund
             self._probing = not self._drafting
             self._drafting = True
-        self._limit = min(room, MAX_DRAFT)
-        return self._limit
+        self._limit = limit
+        return limit
+
+    def _affordable(self, most: int, step: float, reading: float) -> int:
+        """How many tokens may be proposed, of ``most``, so that the credit pays for all in vain.
+
+        Args:
+            step: seconds to draft each.
+            reading: seconds to read before that.
+        """
+        seconds, alone = self._target.seconds, self._plain_seconds()
+        rest = self._draft_rest.value - self._plain_rest.value
+        left = self._credit * alone - reading - max(0.0, rest)
+        one = seconds(1)
+        while most and most * step + seconds(most + 1) - one > left:
+            most -= 1
+        return most
 
     def go_on(self, score: float) -> bool:
         """See ``DraftLengthPolicy.go_on``."""
@@ -345,32 +375,35 @@ class CostAware:
 
     def observe(self, outcome: Outcome) -> None:
         """See ``DraftLengthPolicy.observe``."""
-        self._target.observe(outcome.proposed + 1, outcome.target_seconds)
+        self._target.observe(outcome.rows, outcome.target_seconds)
         plain = self._plain_seconds()
-        self._earn(ALLOWANCE / 2 ** min(self._failures, 2))
+        allowance = ALLOWANCE / 2 ** min(self._failures, 2)
+        self._credit += allowance
+        self._earn(allowance)
         self._found.forget(MEMORY)
         for i in range(outcome.found_judged):
             self._found.update(math.log(outcome.match + i), i < outcome.found_right)
         tokens = outcome.accepted + 1
-        if not outcome.drafted:
+        passing = (self._target.seconds(outcome.rows) + self._draft_rest.value) / plain
+        if not outcome.steps:
             if outcome.proposed:
-                passing = self._target.seconds(outcome.proposed + 1) + self._draft_rest.value
-                self._follow_rate(tokens, passing / plain)
+                self._credit += tokens - passing
+                self._follow_rate(tokens, passing)
             else:
                 self._plain_rest.observe(outcome.other_seconds)
             return
         self._drafted += 1
         self._draft_rest.observe(outcome.other_seconds)
         drafter = self._costs.drafter
-        steps = outcome.drafted - 1
+        steps = outcome.steps - 1
         expected = drafter.seconds(self._unread) + steps * drafter.seconds(1)
         drafter.observe(1, drafter.seconds(1) * outcome.draft_seconds / expected)
         self._learn(outcome)
 
-        drafting = drafter.seconds(self._unread) + steps * drafter.seconds(1)
-        passing = self._target.seconds(outcome.proposed + 1)
+        drafting = (drafter.seconds(self._unread) + steps * drafter.seconds(1)) / plain
+        self._credit += tokens - drafting - passing
         invested = self._invested / plain
-        took = (drafting + passing + self._draft_rest.value) / plain - invested
+        took = drafting + passing - invested
         self._follow_rate(tokens, took)
         if not self._probing:
             invested = max(0.0, min(invested, self._balance - RESERVE))

@@ -14,9 +14,9 @@ from scipy.stats import chisquare
 from toy import ToyModel, ToyPair, plain_greedy, toy_pair
 
 from omnidraft import Origin, SamplingParameters, Verification
-from omnidraft._native import Vocabulary, VocabularyPair
-from omnidraft.runtime.decoder import SpeculativeDecoder
-from omnidraft.runtime.draft_length import Fixed
+from omnidraft._native import Lookup, Vocabulary, VocabularyPair
+from omnidraft.runtime.decoder import Round, SpeculativeDecoder
+from omnidraft.runtime.draft_length import Fixed, Outcome
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
 from omnidraft.runtime.translation import Speller
 
@@ -135,6 +135,133 @@ def test_stops_at_an_end_token_and_says_so() -> None:
     assert decoder.statistics.target_tokens == first + 1
     assert tokens_of(decoder, [1], 5) == answer[:5]
     assert decoder.finish_reason == "length"
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 10**6), length=st.integers(1, 9), data=st.data())
+def test_every_token_is_accepted_or_ends_its_round(
+    seed: int, length: int, data: st.DataObject
+) -> None:
+    """Also where the answer ends, n-grams and lookups among what was proposed."""
+    pair = toy_pair(seed)
+    target = ToyModel(len(pair.target), seed, order=1)
+    answer = plain_greedy(target, [2], 40)
+    ends = data.draw(st.lists(st.sampled_from(answer), max_size=2))
+    expected = answer[: min((answer.index(end) + 1 for end in ends), default=40)]
+    # It knows the target's text by heart once it has seen some of it.
+    drafting = dataclasses.replace(pair.drafting(seed + 1, length), lookup=Lookup(len(pair.target)))
+    decoder = SpeculativeDecoder(target, drafting)
+    for _ in range(2):
+        assert tokens_of(decoder, [2], 40, stop=ends) == expected
+        stats = decoder.statistics
+        assert stats.accepted + stats.rounds == stats.target_tokens == len(expected)
+        assert stats.ngram_accepted <= stats.ngram_hits <= stats.proposed
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("looked_up", [False, True])
+def test_what_stands_behind_the_end_counts_nowhere(temperature: float, looked_up: bool) -> None:
+    """A perfect drafter, or a lookup, proposes the end token and tokens behind it."""
+
+    class Counting(ToyModel):
+        def logits(self, context: Sequence[int]) -> NDArray[np.float32]:
+            row = np.full(self.vocab_size, -60, np.float32)
+            row[context[-1] % 8 + 1] = 0
+            return row
+
+    letters: list[bytes | None] = [None, *(bytes([c]) for c in b"abcdefgh")]
+    pair = ToyPair(letters, letters)
+    seen: list[Round] = []
+    told: list[Outcome] = []
+
+    class Watched(Fixed):
+        def look_up(self, found: int, match: int, context: int, unread: int) -> int:
+            return found if looked_up else 0
+
+        def observe(self, outcome: Outcome) -> None:
+            told.append(outcome)
+
+    drafting = dataclasses.replace(
+        pair.drafting(length=8),
+        model=Counting(9),
+        policy=Watched(8),
+        lookup=Lookup(9) if looked_up else None,
+    )
+    target = Counting(9)
+    decoder = SpeculativeDecoder(
+        target,
+        drafting,
+        sampling=SamplingParameters(temperature=temperature),
+        seed=0,
+        observer=seen.append,
+    )
+    prompt = [*range(1, 9), 1, 2, 3] if looked_up else [3]
+    origin = Origin.LOOKUP if looked_up else Origin.DIRECT
+    assert list(decoder.generate(prompt, 100, stop=[6])) == [(4, origin), (5, origin), (6, origin)]
+    assert decoder.finish_reason == "stop"
+    stats = decoder.statistics
+    assert (stats.target_tokens, stats.rounds, stats.block_efficiency) == (3, 1, 3)
+    assert (stats.proposed, stats.accepted, stats.acceptance_rate) == (2, 2, 1)
+    assert stats.draft_tokens == (0 if looked_up else 2)
+    [outcome] = told
+    assert (outcome.proposed, outcome.accepted) == (2, 2)
+    assert outcome.drafted == outcome.accepted_drafts == (0 if looked_up else 2)
+    assert outcome.rows == max(target.passes) > 3, "what the pass took belongs to all its rows"
+    [shown] = seen
+    assert (shown.proposal.tokens, shown.verdict.tokens) == ([4, 5], [4, 5, 6])
+    assert shown.proposal.drafts == ([] if looked_up else [4, 5])
+    assert len(shown.logits) == 3 and len(shown.confidences) == len(shown.proposal.drafts)
+    # Like any last token the end is not in the KV cache.
+    assert target.tokens == [*prompt, 4, 5]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("passes", [0, 1, 7])
+@pytest.mark.parametrize("how", ["nan", "raises", "narrow", "runs out"])
+def test_an_answer_goes_on_without_a_drafter_that_breaks(
+    how: str, passes: int, temperature: float
+) -> None:
+    class Breaking(ToyModel):
+        def forward(
+            self, tokens: Sequence[int] | NDArray[np.int64], rows: int | None = None
+        ) -> NDArray[np.float32]:
+            logits = super().forward(tokens, rows)
+            if len(self.passes) <= passes:
+                return logits
+            if how == "raises":
+                raise RuntimeError("the device is gone")
+            if how == "runs out":
+                raise MemoryError
+            return logits[:, :-1].copy() if how == "narrow" else np.full_like(logits, np.nan)
+
+    pair = toy_pair(4)
+    target = ToyModel(len(pair.target), 7)
+    good = pair.drafting(5, 3)
+    drafting = dataclasses.replace(good, model=Breaking(good.model.vocab_size, 5))
+    sampling = SamplingParameters(temperature=temperature)
+    decoder = SpeculativeDecoder(target, drafting, sampling=sampling, seed=1)
+    for _ in range(2):
+        drafting.model.passes.clear()
+        with pytest.warns(UserWarning, match="drafter failed") as caught:
+            answer = tokens_of(decoder, [2, 3], 40)
+        assert len(caught) == 1
+        assert len(answer) == 40
+        if not temperature:
+            assert answer == plain_greedy(target, [2, 3], 40)
+        assert len(drafting.model.passes) == passes + 1, "it is not asked again"
+        assert decoder.statistics.draft_tokens <= passes
+
+
+def test_a_target_that_breaks_is_an_error() -> None:
+    class Breaking(ToyModel):
+        def logits(self, context: Sequence[int]) -> NDArray[np.float32]:
+            row = super().logits(context)
+            return row * np.float32(np.nan) if len(context) > 9 else row
+
+    pair = toy_pair(4)
+    decoder = SpeculativeDecoder(Breaking(len(pair.target), 7), pair.drafting(5, 3))
+    with pytest.raises(OmniDraftError, match=r"NaN|not numbers"):
+        tokens_of(decoder, [2, 3], 40)
 
 
 def test_fills_the_context_to_the_last_token() -> None:

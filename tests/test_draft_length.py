@@ -23,6 +23,7 @@ from omnidraft.runtime.decoder import SpeculativeDecoder
 from omnidraft.runtime.draft_length import (
     ALLOWANCE,
     CAP,
+    CREDIT,
     MAX_DRAFT,
     START,
     Calibration,
@@ -215,6 +216,8 @@ def run(
         policy.observe(
             Outcome(
                 CONTEXT,
+                k + 1,
+                k,
                 k,
                 accepted,
                 k,
@@ -265,6 +268,101 @@ def test_a_drafter_that_cannot_pay_is_hardly_tried() -> None:
     speed, drafted = run(CostAware(costs(20.0, EIGHT_BIT)), world, 20_000)
     assert speed >= 0.97 * plainly(world)
     assert sum(map(bool, drafted)) <= 20_000 * ALLOWANCE / 20.0
+
+
+def refused(round_: int, drafted: bool, rng: np.random.Generator) -> tuple[int, int]:
+    return MAX_DRAFT, 0
+
+
+def empty(round_: int, drafted: bool, rng: np.random.Generator) -> tuple[int, int]:
+    return 0, 0
+
+
+def in_turns(round_: int, drafted: bool, rng: np.random.Generator) -> tuple[int, int]:
+    return MAX_DRAFT, MAX_DRAFT if round_ // 40 % 2 else 0
+
+
+def at_random(round_: int, drafted: bool, rng: np.random.Generator) -> tuple[int, int]:
+    return int(rng.integers(MAX_DRAFT + 1)), int(rng.integers(MAX_DRAFT + 1))
+
+
+def never_when_it_counts(round_: int, drafted: bool, rng: np.random.Generator) -> tuple[int, int]:
+    return MAX_DRAFT, 0 if drafted else MAX_DRAFT
+
+
+@settings(max_examples=150)
+@given(
+    seed=st.integers(0, 10**6),
+    adversary=st.sampled_from([refused, empty, in_turns, at_random, never_when_it_counts]),
+    step=st.floats(0.005, 4),
+    reading=st.floats(0.0, 0.05),
+    target=st.sampled_from([EIGHT_BIT, STEEP, FLAT]),
+    score=st.floats(0.3, 0.999),
+    answer=st.sampled_from([1, 2, 5, 40, 400]),
+    finds=st.booleans(),
+)
+def test_whatever_rounds_bring_the_loss_is_the_start_and_the_allowance(
+    seed: int,
+    adversary: Callable[[int, bool, np.random.Generator], tuple[int, int]],
+    step: float,
+    reading: float,
+    target: dict[int, float],
+    score: float,
+    answer: int,
+    finds: bool,
+) -> None:
+    """Drafts that are refused or come out empty, lookups that are wrong, answers that end at once.
+
+    Tokens count as plain decoding would have taken one step for each, whatever was tried.
+    """
+    policy = CostAware(costs(step, target, reading))
+    passing, drafter = Curve(target), Curve({1: step, 32: step + 31 * reading})
+    rng = np.random.default_rng(seed)
+    seconds, emitted, left, unread = 0.0, 0, 0, 0
+    for round_ in range(400):
+        if left < 1:
+            left, unread = answer, CONTEXT
+        # The policy is told of more room than the answer turns out to have.
+        room, found, match = 400, 8 if finds else 0, 3
+        looked_up = policy.look_up(found, match, CONTEXT, unread) if found else 0
+        drawn = steps = 0
+        can, would = adversary(round_, looked_up > 0, rng)
+        most = 0 if looked_up else policy.begin(room, CONTEXT, unread)
+        while steps < most:
+            steps += 1
+            if drawn == can:
+                break
+            drawn += 1
+            if not policy.go_on(score):
+                break
+        would = adversary(round_, drawn > 0 or looked_up > 0, rng)[1]
+        proposed = drawn or looked_up
+        accepted = min(proposed, would)
+        drafting = drafter.seconds(unread) + (steps - 1) * step if steps else 0.0
+        took = passing.seconds(proposed + 1)
+        seconds += drafting + took
+        emitted += accepted + 1
+        left -= accepted + 1
+        unread = 1 if steps else unread + 1
+        right = min(would, found)
+        policy.observe(
+            Outcome(
+                context=CONTEXT,
+                rows=proposed + 1,
+                steps=steps,
+                drafted=drawn,
+                accepted_drafts=accepted if drawn else 0,
+                proposed=proposed,
+                accepted=accepted,
+                draft_seconds=drafting,
+                target_seconds=took,
+                other_seconds=0.0,
+                match=match if found else 0,
+                found_judged=min(found, accepted + 1),
+                found_right=min(right, accepted + 1),
+            )
+        )
+    assert seconds <= emitted + CREDIT + ALLOWANCE * seconds
 
 
 @settings(max_examples=40)
@@ -370,7 +468,19 @@ def test_lookup_is_used_as_far_as_it_was_right() -> None:
             judged = min(8, agree, accepted + 1) + (agree < accepted + 1)
             seconds = Curve(EIGHT_BIT).seconds(count + 1)
             outcome = Outcome(
-                CONTEXT, 0, 0, count, accepted, 0.0, seconds, 0.02, 6, judged, min(agree, judged)
+                context=CONTEXT,
+                rows=count + 1,
+                steps=0,
+                drafted=0,
+                accepted_drafts=0,
+                proposed=count,
+                accepted=accepted,
+                draft_seconds=0.0,
+                target_seconds=seconds,
+                other_seconds=0.02,
+                match=6,
+                found_judged=judged,
+                found_right=min(agree, judged),
             )
             policy.observe(outcome)
         used[right] = np.mean(counts[100:])

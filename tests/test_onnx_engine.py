@@ -120,6 +120,20 @@ def test_linears_of_any_kind_give_the_same_bits(
         assert np.array_equal(ours, theirs)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_was_cut_off_leaves_nothing(case: Case, value: float) -> None:
+    """Keys and values that are not numbers, left by a prompt or a draft that overflowed."""
+    model = OnnxModel(case.folder, threads=1)
+    for cache in model._caches.values():
+        cache.fill(value)
+    assert np.array_equal(model.forward(TOKENS[:30]), case.expected[:30])
+    for cache in model._caches.values():
+        cache[LENGTH_STEP:] = value
+    for start in (30, 31, 40):
+        model.truncate(start)
+        assert np.array_equal(model.forward(TOKENS[start:60]), case.expected[start:60])
+
+
 def test_context_limit(case: Case) -> None:
     model = OnnxModel(case.folder, threads=1, max_length=50)
     assert (model.max_length, model.length, model.vocab_size) == (50, 0, LLAMA["vocab_size"])

@@ -290,6 +290,8 @@ PYBIND11_MODULE(_native, m) {
       .def_readonly("merged", &Verdict::merged)
       .def_readonly("merged_accepted", &Verdict::merged_accepted);
 
+  m.def("end_round", &end_round, py::arg("proposal"), py::arg("verdict"), py::arg("end"));
+
   py::class_<Verifier>(m, "Verifier")
       .def(py::init<const NgramCache&>(), py::arg("cache"), py::keep_alive<1, 2>())
       .def(

@@ -13,6 +13,27 @@ bool any_positive(const std::vector<double>& weights) {
 
 }  // namespace
 
+void end_round(Proposal& proposal, Verdict& verdict, std::size_t end) {
+  if (end >= verdict.accepted) {
+    throw std::out_of_range("token " + std::to_string(end) + " is not one of the " +
+                            std::to_string(verdict.accepted) + " that were accepted");
+  }
+  proposal.positions.resize(end);
+  verdict.tokens.resize(end + 1);
+  verdict.origins.resize(end + 1);
+  verdict.proposed = verdict.accepted = static_cast<std::uint32_t>(end);
+  verdict.accepted_drafts = verdict.merged = 0;
+  for (const Proposal::Position& position : proposal.positions) {
+    verdict.accepted_drafts += position.draft_count;
+    verdict.merged += position.draft_count > 1 ? 1 : 0;
+  }
+  verdict.merged_accepted = verdict.merged;
+  proposal.drafts.resize(verdict.accepted_drafts);
+  const auto behind = [end](const Visit& visit) { return visit.position >= end; };
+  proposal.visits.erase(std::find_if(proposal.visits.begin(), proposal.visits.end(), behind),
+                        proposal.visits.end());
+}
+
 void Verifier::emit(Verdict& verdict, History& history, Token token, Origin origin) {
   verdict.tokens.push_back(token);
   verdict.origins.push_back(origin);

@@ -189,6 +189,34 @@ TEST_F(VerifierTest, AnErrorLeavesTheHistoryAsItWas) {
   }
 }
 
+TEST_F(VerifierTest, ARoundEndsAtAnAcceptedToken) {
+  for (const Verification verification : {Verification::kGreedy, Verification::kExact}) {
+    const bool greedy = verification == Verification::kGreedy;
+    Draft draft(cache_, verification, 1);
+    const std::vector<Token> given{2, 1, 0, 2};
+    draft.propose({given.data(), given.size()});
+    Proposal proposal = draft.finish();
+    std::vector<float> logits(5 * 3, -kInfinity);
+    for (const std::size_t place : {2, 4, 6, 11, 12}) {
+      logits[place] = 0;
+    }
+    History history(3);
+    Generator chance(0);
+    const SamplingParameters sampling{greedy ? 0.0 : 1.0, 0, 1, 0, 1};
+    Verdict verdict = Verifier(cache_).verify(proposal, {logits.data(), logits.size()}, sampling,
+                                              history, chance);
+    ASSERT_EQ(verdict.accepted, 4U);
+    EXPECT_THROW(end_round(proposal, verdict, 4), std::out_of_range);
+    end_round(proposal, verdict, 2);
+    EXPECT_EQ(proposal.tokens(), (std::vector<Token>{2, 1}));
+    EXPECT_EQ(verdict.tokens, (std::vector<Token>{2, 1, 0}));
+    EXPECT_EQ(verdict.origins, std::vector<Origin>(3, Origin::kLookup));
+    EXPECT_EQ(verdict.proposed, 2U);
+    EXPECT_EQ(verdict.accepted, 2U);
+    EXPECT_THROW(end_round(proposal, verdict, 2), std::out_of_range);
+  }
+}
+
 TEST_F(VerifierTest, AnEmptyProposalGivesAFreeToken) {
   for (const Verification verification :
        {Verification::kGreedy, Verification::kExact, Verification::kPaper}) {
