@@ -245,6 +245,12 @@ class AdaptationBuffer:
         parts, self._open = self._open, []
         return parts
 
+    def discard_prompt(self) -> None:
+        """The answer was broken off: nothing of it is kept."""
+        parts = self.end_prompt()
+        self.prompts = deque(p for p in self.prompts if not any(p is part for part in parts))
+        self.nbytes = sum(prompt.nbytes for prompt in self.prompts)
+
     def _reduce(
         self, shown: Round, begin: int, counts: tuple[int, ...], drafts: Sequence[int]
     ) -> ObservedRound:

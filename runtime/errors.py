@@ -9,6 +9,10 @@ class ContextOverflowError(OmniDraftError):
     """A prompt or a generation does not fit the model's context."""
 
 
+class ModelInUseError(OmniDraftError):
+    """A model is in the middle of another answer."""
+
+
 class ModelNotFoundError(OmniDraftError):
     """No model has that name or path, or it cannot be fetched here."""
 

@@ -144,8 +144,18 @@ class Learner:
         if self.trainer is not None:
             self.trainer.resume()
 
+    def abandon(self) -> None:
+        """The answer was broken off: nothing is learned from it, and nothing is saved."""
+        if self.trainer is not None and self.buffer is not None:
+            self.buffer.discard_prompt()
+            self.trainer.resume()
+
     def end(self) -> None:
-        """The answer is over, also when it was broken off: learn from it, and save an update."""
+        """The answer was made to its end: learn from it, and save an update.
+
+        Raises:
+            OmniDraftError: see ``save``.
+        """
         if self.trainer is None or self.buffer is None:
             return
         self.trainer.resume()
@@ -161,7 +171,7 @@ class Learner:
         """
         if self.trainer is None:
             return
-        self._saved = self._changes()
+        changes = self._changes()
         lora, state, progress = self.trainer.state()
         figures = {**self._adapter.metadata.figures, _FIGURE: dataclasses.asdict(progress)}
         figures.pop(_HEAD_FIGURE, None)
@@ -179,6 +189,7 @@ class Learner:
         )
         self._adapter = Adapter(metadata, lora, pack_ngrams(self.cache), head, state)
         evicted = self._choice.store.save(self._choice.name, self._adapter)
+        self._saved = changes
         if evicted:
             warnings.warn(f"adapters removed to make room: {', '.join(evicted)}", stacklevel=2)
 

@@ -26,6 +26,7 @@ from omnidraft.runtime.decoder import Drafting, SpeculativeDecoder
 from omnidraft.runtime.draft_length import CostAware, DraftLengthPolicy, Fixed
 from omnidraft.runtime.drafter_choice import DrafterChoice
 from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.lease import DEFAULT_WAIT, Lease
 from omnidraft.runtime.model import use_adapter
 from omnidraft.runtime.models import LoadedModel, cache_folder
 from omnidraft.runtime.statistics import Statistics
@@ -134,9 +135,9 @@ class _Pairing:
         self._speller = Speller(
             pair,
             target.tokenizer.surface,
-            drafter.tokenizer.segment,
+            partial(_segment, drafter),
             special_text,
-            _shared_specials(drafter.tokenizer, target.tokenizer),
+            _shared_specials(drafter, target.tokenizer),
         )
 
     def drafting(self, options: GenerationOptions, lookup: Lookup) -> Drafting:
@@ -199,6 +200,9 @@ class _Pairing:
 class Session:
     """Answers prompts with a target, faster through a drafter.
 
+    It may be used from several threads, and models may be shared by several sessions: one answer is
+    made at a time, and the others wait for their turn.
+
     The n-gram cache of the pair is kept in ``ngram_folder`` between sessions; a damaged one is set
     aside with a warning and grows anew. With an adapter it is the adapter's own.
 
@@ -210,9 +214,11 @@ class Session:
         ngram_folder: None keeps the n-gram cache in memory only.
         special_text: what the drafter sees for the target's special tokens.
         adapter: what the drafter has learned for this target, and whether it goes on.
+        wait: seconds that an answer waits for the models; 0: it is refused while they are in use.
 
     Raises:
-        OmniDraftError: see ``Learner``; an adapter without a drafter, or with several.
+        ModelInUseError: an adapter is to be set while the drafter is in use.
+        OmniDraftError: see ``Learner``, ``Lease``; an adapter without a drafter, or with several.
     """
 
     def __init__(
@@ -224,6 +230,7 @@ class Session:
         ngram_folder: Path | None = None,
         special_text: str = "\n",
         adapter: AdapterChoice | None = None,
+        wait: float = DEFAULT_WAIT,
     ) -> None:
         drafters = [drafter] if isinstance(drafter, LoadedModel) else list(drafter or ())
         learner_of = None
@@ -241,10 +248,14 @@ class Session:
         self.last: SpeculativeDecoder | None = None
         self.choice = DrafterChoice(max(1, len(drafters)))
         self._lookup = Lookup(target.model.vocab_size)
-        self._pairings = [
-            _Pairing(target, each, rule, ngram_folder, special_text, learner_of)
-            for each in drafters
-        ]
+        self._wait = wait
+        lease = self._lease()
+        # An adapter changes the drafter, from which an answer may be under way.
+        with lease if adapter is not None else contextlib.nullcontext():
+            self._pairings = [
+                _Pairing(target, each, rule, ngram_folder, special_text, learner_of)
+                for each in drafters
+            ]
 
     @property
     def drafter(self) -> LoadedModel | None:
@@ -269,63 +280,53 @@ class Session:
         """Target tokens of a prompt, through the chat template where there is one.
 
         Raises:
-            OmniDraftError: text that is not valid Unicode.
+            OmniDraftError: text that is not valid Unicode, or for which the model lacks a token.
         """
         tokenizer = self.target.tokenizer
         if tokenizer.has_chat_template and not raw:
-            return tokenizer.encode_chat([{"role": "user", "content": prompt}])
-        tokens = tokenizer.encode(prompt)
+            tokens = tokenizer.encode_chat([{"role": "user", "content": prompt}])
+        else:
+            tokens = tokenizer.encode(prompt)
         if not tokens and tokenizer.bos_id is not None:
             tokens = [tokenizer.bos_id]
+        width = self.target.model.vocab_size
+        if unknown := sorted({token for token in tokens if token >= width}):
+            names = ", ".join(repr(tokenizer.tokens[token]) for token in unknown[:3])
+            raise OmniDraftError(
+                f"the prompt holds {names}, which the tokenizer knows and the model does not: its "
+                f"vocabulary ends at {width} tokens. Leave it out of the prompt, or put the "
+                "model's own tokenizer beside its weights"
+            )
         return tokens
 
     def stream(self, prompt: str, options: GenerationOptions | None = None) -> Iterator[Piece]:
         """Yield the answer as it comes; ``last`` then holds statistics and the finish reason.
 
-        The joined texts are the answer; special tokens have none.
+        The joined texts are the answer; special tokens have none. The models are in use from the
+        first piece on until the last, or until the iterator is closed or dropped. An answer that is
+        broken off is not learned from.
 
         Raises:
-            ContextOverflowError: see ``SpeculativeDecoder.generate``.
-            OmniDraftError: likewise; or another answer of this session has begun meanwhile.
+            ModelInUseError: another answer did not end in time: see ``Lease``.
+            ContextOverflowError, OmniDraftError: see ``SpeculativeDecoder.generate``.
         """
-        options = options or GenerationOptions()
-        tokenizer, learner = self.target.tokenizer, self.learner
-        text = TextStream()
-        try:
-            for pairing in self._pairings:
-                pairing.begin()
-            decoder = self.last = self._decoder(options)
-            for token, origin in decoder.generate(
-                self.encode(prompt, raw=options.raw),
-                options.max_new_tokens,
-                tuple(tokenizer.eos_ids),
-            ):
-                if learner:
-                    learner.first_token()
-                yield Piece(token, origin, text.push(tokenizer.shown_bytes(token)))
-                if self.last is not decoder:
-                    # The models hold that answer's tokens now.
-                    raise OmniDraftError("a session gives one answer at a time")
-        finally:
-            if learner:
-                learner.end()
-        rest = text.finish()
-        if rest:
-            yield Piece(None, Origin.FREE, rest)
+        with self._answering(options or GenerationOptions()) as answering:
+            yield from answering(prompt)
 
     def generate(self, prompt: str, options: GenerationOptions | None = None) -> Answer:
         """The whole answer at once.
 
         Raises:
-            ContextOverflowError, OmniDraftError: see ``SpeculativeDecoder.generate``.
+            ModelInUseError, ContextOverflowError, OmniDraftError: see ``stream``.
         """
-        pieces = list(self.stream(prompt, options))
-        assert self.last is not None
+        with self._answering(options or GenerationOptions()) as answering:
+            pieces = list(answering(prompt))
+        decoder = answering.decoder
         return Answer(
             "".join(piece.text for piece in pieces),
             [piece.token for piece in pieces if piece.token is not None],
-            self.last.finish_reason,
-            self.last.statistics,
+            decoder.finish_reason,
+            decoder.statistics,
         )
 
     def save(self) -> None:
@@ -335,12 +336,34 @@ class Session:
         measured costs, if there is a folder for them.
 
         Raises:
+            ModelInUseError: see ``stream``.
             OmniDraftError: the folder cannot be written.
         """
-        for pairing in self._pairings:
-            pairing.save()
+        with self._lease():
+            for pairing in self._pairings:
+                pairing.save()
 
-    def _decoder(self, options: GenerationOptions) -> SpeculativeDecoder:
+    def _lease(self) -> Lease:
+        return Lease([self.target.model, *(each.model for each in self.drafters)], self._wait)
+
+    @contextlib.contextmanager
+    def _answering(self, options: GenerationOptions) -> Iterator[_Answering]:
+        """Hold the models for one answer, and learn from it when it was made to its end."""
+        learner = self.learner
+        with self._lease() as lease:
+            try:
+                for pairing in self._pairings:
+                    pairing.begin()
+                self.last = self._decoder(options, lease)
+                yield _Answering(self, self.last, options)
+            except BaseException:
+                if learner:
+                    learner.abandon()
+                raise
+            if learner:
+                learner.end()
+
+    def _decoder(self, options: GenerationOptions, lease: Lease) -> SpeculativeDecoder:
         pairings = self._pairings if options.draft_length != 0 else []
         # Which drafter is the fastest is a matter of measured times.
         if options.repeatable:
@@ -354,7 +377,33 @@ class Session:
             verification=options.verification,
             seed=options.seed,
             observer=learner.buffer.observe if learner and learner.buffer else None,
+            lease=lease,
         )
+
+
+@dataclass(frozen=True)
+class _Answering:
+    """One answer of a session, under its lease."""
+
+    session: Session
+    decoder: SpeculativeDecoder
+    options: GenerationOptions
+
+    def __call__(self, prompt: str) -> Iterator[Piece]:
+        session, options = self.session, self.options
+        tokenizer, learner = session.target.tokenizer, session.learner
+        text = TextStream()
+        for token, origin in self.decoder.generate(
+            session.encode(prompt, raw=options.raw),
+            options.max_new_tokens,
+            tuple(tokenizer.eos_ids),
+        ):
+            if learner:
+                learner.first_token()
+            yield Piece(token, origin, text.push(tokenizer.shown_bytes(token)))
+        rest = text.finish()
+        if rest:
+            yield Piece(None, Origin.FREE, rest)
 
 
 def read_draft_length(text: str) -> DraftLength:
@@ -391,7 +440,14 @@ def native_vocabulary(tokenizer: Tokenizer, width: int) -> Vocabulary:
     )
 
 
-def _shared_specials(drafter: Tokenizer, target: Tokenizer) -> dict[int, int]:
+def _segment(drafter: LoadedModel, data: bytes) -> list[int] | None:
+    """``Tokenizer.segment``; None also where it takes a token that the drafter's model lacks."""
+    tokens = drafter.tokenizer.segment(data)
+    width = drafter.model.vocab_size
+    return None if tokens is None or any(token >= width for token in tokens) else tokens
+
+
+def _shared_specials(drafter: LoadedModel, target: Tokenizer) -> dict[int, int]:
     """Target's special tokens that the drafter knows by the same name."""
 
     def specials(tokenizer: Tokenizer) -> Iterator[tuple[str, int]]:
@@ -401,7 +457,8 @@ def _shared_specials(drafter: Tokenizer, target: Tokenizer) -> dict[int, int]:
             if surface is None and name:
                 yield name, token
 
-    known = dict(specials(drafter))
+    width = drafter.model.vocab_size
+    known = {name: token for name, token in specials(drafter.tokenizer) if token < width}
     return {token: known[name] for name, token in specials(target) if name in known}
 
 

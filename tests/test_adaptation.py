@@ -799,14 +799,72 @@ def test_a_failed_beginning_does_not_keep_learning_paused(world: World) -> None:
     session.learner.close()
 
 
-def test_one_answer_at_a_time(world: World) -> None:
-    session = Session(world.target, world.drafter)
-    first = session.stream(PROMPTS[0], OPTIONS)
-    next(first)
-    whole = session.generate(PROMPTS[1], OPTIONS)
-    assert whole.token_ids == Session(world.target).generate(PROMPTS[1], OPTIONS).token_ids
-    with pytest.raises(OmniDraftError, match="one answer at a time"):
-        list(first)
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("how", ["closed", "interrupted", "dropped"])
+def test_an_answer_that_is_broken_off_teaches_nothing(
+    world: World, background: bool, how: str
+) -> None:
+    name = f"{how}-{background}".lower()
+    session = world.session(name, interval=1, background=background)
+    session.generate(PROMPTS[0], OPTIONS)
+    session.save()
+    learner = session.learner
+    prompts, nbytes = learner.trainer.progress.prompts, learner.buffer.nbytes
+    saved = world.store.read(name).metadata
+    stream = session.stream(PROMPTS[1], OPTIONS)
+    for _ in range(4):
+        next(stream)
+    if how == "closed":
+        stream.close()
+    elif how == "interrupted":
+        with pytest.raises(KeyboardInterrupt):
+            stream.throw(KeyboardInterrupt)
+    else:
+        del stream
+    assert world.store.read(name).metadata == saved
+    assert learner.buffer.nbytes == nbytes
+    session.save()
+    assert learner.trainer.progress.prompts == prompts == 1
+    session.generate(PROMPTS[1], OPTIONS)
+    session.save()
+    assert learner.trainer.progress.prompts == 2
+    learner.close()
+
+
+def test_an_error_of_learning_does_not_hide_one_of_answering(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = world.session("two-errors", interval=1)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OmniDraftError("cannot be saved")
+
+    monkeypatch.setattr(session.learner, "save", fail)
+    monkeypatch.setattr(session.learner.trainer, "add", fail)
+    monkeypatch.setattr(world.target.model, "forward", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        session.generate(PROMPTS[0], OPTIONS)
+    monkeypatch.undo()
+    session.learner.close()
+
+
+def test_what_could_not_be_saved_is_saved_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = world.session("late", interval=1)
+
+    def full(*_: object) -> None:
+        raise OmniDraftError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AdapterStore, "save", full)
+        with pytest.raises(OmniDraftError, match="full"):
+            session.generate(PROMPTS[0], OPTIONS)
+    assert all(entry.name != "late" for entry in world.store.list())
+    session.learner.trainer.drain()
+    session.learner.end()
+    assert world.store.read("late").metadata.updates == 1
+    session.learner.close()
 
 
 def test_an_adapter_needs_a_drafter(world: World) -> None:

@@ -1,0 +1,82 @@
+"""A session over models that do not quite fit their tokenizers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file, save_file
+from tiny import write_drafter, write_target
+
+from omnidraft import GenerationOptions, Session
+from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.models import LoadedModel, load_model
+
+EXTRA = "<|extra|>"
+
+
+def with_extra_tokens(folder: Path, *, special: bool) -> LoadedModel:
+    """Its tokenizer gets two more tokens, of which the embedding has no rows."""
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    width = json.loads((folder / "config.json").read_text())["vocab_size"]
+    for i, name in enumerate((EXTRA, " answer is")):
+        tokenizer["added_tokens"].append(
+            {
+                "id": width + i,
+                "content": name,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+                "special": special,
+            }
+        )
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return load_model(str(folder), threads=1)
+
+
+@pytest.mark.parametrize("raw", [False, True])
+@pytest.mark.parametrize("special", [False, True])
+def test_a_prompt_with_a_token_that_the_model_lacks(
+    tmp_path: Path, raw: bool, special: bool
+) -> None:
+    session = Session(with_extra_tokens(write_target(tmp_path / "target"), special=special))
+    options = GenerationOptions(4, raw=raw)
+    for prompt in (f"What {EXTRA} is it?", EXTRA, f"a{EXTRA}"):
+        if raw and special:  # a marker that somebody types in raw text is text
+            assert len(session.generate(prompt, options).token_ids) == 4
+            continue
+        width = session.target.model.vocab_size
+        with pytest.raises(OmniDraftError, match=rf"'<\|extra\|>'.*vocabulary ends at {width} "):
+            session.generate(prompt, options)
+    assert len(session.generate("What is it?", options).token_ids) == 4
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_a_drafter_that_lacks_tokens_of_its_tokenizer(tmp_path: Path, special: bool) -> None:
+    """It spells the text with those that it has, and sees no special token that it has not."""
+    target = with_extra_tokens(write_target(tmp_path / "target", padding=2), special=special)
+    drafter = with_extra_tokens(write_drafter(tmp_path / "drafter"), special=special)
+    options = GenerationOptions(20, draft_length=3, draft_confidence=0.0, raw=True)
+    prompt = f"What is the answer? The answer is {EXTRA} 42."
+    answer = Session(target, drafter).generate(prompt, options)
+    assert answer.statistics.draft_tokens > 0
+    plain = Session(target).generate(prompt, options)
+    assert answer.token_ids == plain.token_ids
+
+
+def test_a_drafter_whose_logits_are_no_numbers_is_left(tmp_path: Path) -> None:
+    target = load_model(str(write_target(tmp_path / "target")), threads=1)
+    folder = write_drafter(tmp_path / "drafter")
+    weights = load_file(folder / "model.safetensors")
+    # Finite, and too large for what is made of it.
+    weights["model.layers.1.mlp.up_proj.weight"] *= 1e30
+    weights["model.layers.1.mlp.gate_proj.weight"] *= 1e30
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    drafter = load_model(str(folder), threads=1, quantization="float32")
+    options = GenerationOptions(16, draft_length=2, draft_confidence=0.0, raw=True)
+    session = Session(target, drafter)
+    with pytest.warns(UserWarning, match="drafter failed"):
+        answer = session.generate("What is it?", options)
+    assert answer.token_ids == Session(target).generate("What is it?", options).token_ids
