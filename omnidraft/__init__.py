@@ -10,7 +10,23 @@ for piece in session.stream("Why is the sky blue?"):
 from __future__ import annotations
 
 import importlib
+import os
+import sys
+import warnings
 from typing import TYPE_CHECKING, Any
+
+# ONNX Runtime reads it once, when it is imported. Without it, it writes a device id and records of
+# use into the user's cache folder and sends them to its maker; no later call stops that.
+if "ORT_DISABLE_TELEMETRY" not in os.environ:
+    if "onnxruntime" in sys.modules:
+        warnings.warn(
+            "onnxruntime was imported before omnidraft, so its telemetry is on and stays on in "
+            "this process. Import omnidraft first, or set ORT_DISABLE_TELEMETRY=1",
+            stacklevel=2,
+        )
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+# The hub learns what it is asked for, and no more about this machine than it must.
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 # Read by type checkers; at run time a name is imported when it is first used. Thus the command can
 # take charge of Ctrl-C before anything large is imported.

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+import omnidraft  # noqa: F401  before any test imports ONNX Runtime, whose telemetry it turns off
+
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
