@@ -24,6 +24,7 @@ from omnidraft.runtime.bench import Prompt
 from omnidraft.runtime.decoder import SpeculativeDecoder
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
 from omnidraft.runtime.learner import AdapterChoice
+from omnidraft.runtime.manifest import Manifest
 from omnidraft.runtime.model import CausalModel
 from omnidraft.runtime.models import load_model
 from omnidraft.runtime.session import GenerationOptions, Session
@@ -175,6 +176,19 @@ def test_answers_are_recorded_once_and_plainly(
     again.path.write_text(again.path.read_text()[:-9])
     with pytest.raises(OmniDraftError, match="delete the file"):
         Answers(target, options, tmp_path)
+
+
+def test_answers_outlive_a_measurement_of_the_target(world: World, tmp_path: Path) -> None:
+    target = load_model(str(world.target))
+    options = GenerationOptions(max_new_tokens=4)
+    prompt = Prompt("math", "fox")
+    Answers(target, options, tmp_path).record([prompt])
+    manifest = Manifest.load(target.path)
+    replace(manifest, invariance={**manifest.invariance, "machine": "other"}).save(target.path)
+    try:
+        assert Answers(target, options, tmp_path).get(prompt) is not None
+    finally:
+        manifest.save(target.path)
 
 
 def test_an_interrupted_recording_keeps_what_it_has(world: World, tmp_path: Path) -> None:

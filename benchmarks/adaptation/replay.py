@@ -20,7 +20,7 @@ from omnidraft.runtime.adapter_store import model_key
 from omnidraft.runtime.bench import Prompt
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.files import whole_file
-from omnidraft.runtime.manifest import MANIFEST_FILE
+from omnidraft.runtime.manifest import MANIFEST_FILE, Manifest
 from omnidraft.runtime.model import check_pass, check_truncation
 from omnidraft.runtime.models import LoadedModel
 from omnidraft.runtime.session import GenerationOptions, Session
@@ -164,7 +164,6 @@ class Answers:
 
 def _digest(target: LoadedModel) -> str:
     """What the answers depend on: not the model's source only, but how it was converted."""
-    manifest = target.path / MANIFEST_FILE
-    if manifest.is_file():
-        return sha256(manifest.read_bytes()).hexdigest()
+    if (target.path / MANIFEST_FILE).is_file():
+        return sha256(json.dumps(Manifest.load(target.path).files).encode()).hexdigest()
     return model_key(target.name, target.path).sha256
