@@ -81,4 +81,4 @@ def load(target: str, drafter: str | None = "default") -> Session:
     from omnidraft.runtime.models import load_model
     from omnidraft.runtime.session import Session
 
-    return Session(load_model(target), load_model(drafter) if drafter else None)
+    return Session(load_model(target), load_model(drafter, drafts=True) if drafter else None)

@@ -663,6 +663,6 @@ def _print_report(report: Report, session: Session, options: GenerationOptions) 
     if report.batch_noise > 0:
         console.print(
             "This target is not batch-invariant: scoring several tokens at once moved a logit by "
-            f"up to {report.batch_noise:.4f}. Where the two largest are closer than that, a "
+            f"up to {report.batch_noise:.4g}. Where the two largest are closer than that, a "
             "speculative answer may part from the plain one."
         )

@@ -35,6 +35,6 @@ def open_models(
                 from omnidraft.export.learnable import learnable_drafter
 
                 place = str(learnable_drafter(drafter, progress=show))
-            loaded = load_model(place, threads=drafter_threads(threads), progress=show)
+            loaded = load_model(place, threads=drafter_threads(threads), drafts=True, progress=show)
             drafter_models.append(dataclasses.replace(loaded, name=drafter))
     return target_model, drafter_models

@@ -164,7 +164,7 @@ def compare(
         ContextOverflowError, OmniDraftError: see ``Session.stream``.
     """
     drafters = [drafter.name for drafter in session.drafters]
-    noise = batch_noise(session.target.model)
+    noise = max(batch_noise(session.target.model), session.target.largest_difference or 0.0)
     greedy = options.sampling.greedy
     report = Report(session.target.name, " + ".join(drafters), Comparison(greedy), {}, noise)
     plain_options = replace(options, draft_length=0)

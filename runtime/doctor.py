@@ -7,10 +7,12 @@ import importlib.util
 import os
 import platform
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.invariance import environment, measured_here
 from omnidraft.runtime.manifest import Manifest
 from omnidraft.runtime.models import cache_folder, default_drafter_folder, list_models
 from omnidraft.runtime.processor import usable_cores
@@ -113,11 +115,7 @@ def _models() -> list[Finding]:
                 )
             )
             continue
-        manifest = Manifest.load(model.path)
-        if manifest.batch_invariant:
-            promise = "batch-invariant: greedy answers are bit for bit those of plain decoding"
-        else:
-            promise = "not batch-invariant: greedy answers may differ where two tokens are close"
+        promise = _promise(Manifest.load(model.path))
         findings.append(Finding(f"{model.name} {model.quantization}", "ok", promise))
     if not any(finding.state == "ok" for finding in findings):
         findings.append(
@@ -129,3 +127,42 @@ def _models() -> list[Finding]:
             )
         )
     return findings
+
+
+def _promise(manifest: Manifest) -> str:
+    """What is known here of a converted model's batch invariance."""
+    if not manifest.invariance:
+        return "made to draft: it need not be batch-invariant, the target verifies what it proposes"
+    measured = measured_here(manifest)
+    if not measured:
+        differences = [
+            f"{name} {_shown(manifest.invariance.get(name))} (here {_shown(value)})"
+            for name, value in environment().items()
+            if manifest.invariance.get(name) != value
+        ]
+        return (
+            "whether it is batch-invariant here is not known: batch-invariance was measured with "
+            f"{', '.join(differences) or 'no number of threads'}, and is measured again when the "
+            "model is loaded"
+        )
+    parting = [threads for threads, difference in measured.items() if difference != 0]
+    if parting:
+        return (
+            f"misses batch-invariance here ({_listed(parting)}) by {max(measured.values()):.4g}: "
+            "as a target, its greedy answers may part from plain decoding where the two largest "
+            "logits are closer; a drafter need not have it"
+        )
+    return (
+        f"batch-invariant, measured here ({_listed(measured)}): greedy answers are bit for bit "
+        "those of plain decoding"
+    )
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "none"
+    return "unknown" if value is None else str(value)
+
+
+def _listed(threads: Iterable[str]) -> str:
+    return f"threads: {', '.join(sorted(threads, key=int))}"

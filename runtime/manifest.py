@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
+from omnidraft.runtime.files import whole_file
 
 MANIFEST_FILE = "omnidraft-model.json"
 # Of exported bundles; here and not in bundle.py, whose library takes a while to import.
@@ -27,10 +28,12 @@ class Manifest:
 
     ``max_threads`` is how many threads may share a pass without a row depending on the pass's size;
     None: any number.
-    ``invariance`` holds what the conversion measured: ``batch_invariant`` (the largest difference
-    was exactly 0), ``largest_difference`` (of a logit), the context lengths and pass sizes tried,
-    and the ONNX Runtime version and CPU features they were tried with. ``files`` maps every other
-    file of the folder to its size in bytes and its sha256. ``extra`` is the caller's.
+    ``invariance`` holds what was measured last: ``batch_invariant`` (the largest difference was
+    exactly 0), ``largest_difference`` (of a logit), ``measured`` (the same by number of threads),
+    the context lengths and pass sizes tried, and the environment they were tried in, in which alone
+    it holds: see ``omnidraft.runtime.invariance``. It is empty for a model that was made to draft,
+    which need not be invariant. ``files`` maps every other file of the folder to its size in bytes
+    and its sha256. ``extra`` is the caller's.
     """
 
     architecture: str
@@ -51,14 +54,18 @@ class Manifest:
 
     @property
     def batch_invariant(self) -> bool:
-        """Whether scoring several tokens at once gave bit for bit what one at a time gave."""
+        """Whether scoring several tokens at once gave bit for bit what one at a time gave, where
+        that was measured last."""
         return bool(self.invariance.get("batch_invariant", False))
 
     def save(self, folder: Path) -> None:
-        """Write the manifest into ``folder``, replacing one that is there."""
-        temporary = folder / f"{MANIFEST_FILE}.tmp"
-        temporary.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n", "utf-8")
-        temporary.replace(folder / MANIFEST_FILE)
+        """Write the manifest into ``folder``, replacing one that is there.
+
+        Raises:
+            OmniDraftError: see ``whole_file``.
+        """
+        with whole_file(folder / MANIFEST_FILE) as file:
+            file.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n", "utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> Manifest:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -16,9 +17,11 @@ import platformdirs
 from filelock import FileLock, Timeout
 
 from omnidraft.runtime.engines import Engine, engine_of, open_engine
+from omnidraft.runtime.engines.onnx import OnnxModel
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.files import expanded
 from omnidraft.runtime.folders import scratch_folder
+from omnidraft.runtime.invariance import measure_invariance, measured_here
 from omnidraft.runtime.manifest import MANIFEST_FILE, Manifest, describe_files, is_outdated
 from omnidraft.runtime.model import CausalModel
 from omnidraft.runtime.sources import (
@@ -126,9 +129,13 @@ class LoadedModel:
     model: CausalModel
     tokenizer: Tokenizer
     batch_invariant: bool
-    """Whether its conversion measured that passes of any size give bit for bit the same rows."""
+    """Whether it was measured here, with so many threads, that passes of any size give bit for bit
+    the same rows."""
     engine: Engine
     threads: int
+    largest_difference: float | None = None
+    """Of a logit between passes of different sizes; None: not measured here, with so many threads.
+    """
 
 
 def load_model(
@@ -137,9 +144,14 @@ def load_model(
     quantization: Quantization = DEFAULT_QUANTIZATION,
     engine: Engine | None = None,
     threads: int = 2,
+    drafts: bool = False,
     progress: Progress = _silent,
 ) -> LoadedModel:
     """Load a model by name or path, fetching and converting it first if need be.
+
+    A converted target is measured again where its batch invariance was not measured with this ONNX
+    Runtime, processor, version of the kernels and number of threads. That takes seconds; a warning
+    tells if it is not batch-invariant. Its manifest keeps the result, if it can be written.
 
     Args:
         name: see ``resolve``.
@@ -147,7 +159,8 @@ def load_model(
         engine: ``transformers`` runs a checkpoint as it is, with the optional extra; default:
             what suits the model.
         threads: threads for one pass.
-        progress: told each step of fetching and converting.
+        drafts: it is loaded as a drafter, which need not be batch-invariant: nothing is measured.
+        progress: told each step of fetching, converting and measuring.
 
     Raises:
         ModelNotFoundError: no such model, or it cannot be fetched here.
@@ -167,9 +180,35 @@ def load_model(
             raise
         remedy = f"omnidraft models pull {name} --quantization {quantization}"
         raise DamagedFileError(f"{error} To mend it: {remedy}") from error
-    # Bundles are drafters, which need not be invariant and are not checked for it.
-    invariant = (path / MANIFEST_FILE).is_file() and Manifest.load(path).batch_invariant
-    return LoadedModel(name, path, model, tokenizer, invariant, kind, threads)
+    difference = None
+    if isinstance(model, OnnxModel) and (path / MANIFEST_FILE).is_file():
+        manifest, key = Manifest.load(path), str(model.threads)
+        difference = measured_here(manifest).get(key)
+        if difference is None and manifest.invariance and not drafts:
+            difference = _measure(name, path, model, progress)
+            del model
+            model = open_engine(path, kind, threads=threads)  # without the memory that this took
+    return LoadedModel(name, path, model, tokenizer, difference == 0, kind, threads, difference)
+
+
+def _measure(name: str, path: Path, model: OnnxModel, progress: Progress) -> float:
+    """Measure the batch invariance of a model, record it and say what came out."""
+    manifest = measure_invariance(path, model, _by_stage(progress))
+    # In a folder that cannot be written the result serves this process only.
+    with suppress(OmniDraftError):
+        manifest.save(path)
+    difference = measured_here(manifest)[str(model.threads)]
+    where = f"here (ONNX Runtime {manifest.invariance['onnxruntime']}, threads: {model.threads})"
+    if difference == 0:
+        progress(f"measured: batch-invariant {where}", None)
+    else:
+        warnings.warn(
+            f"{name} is not batch-invariant {where}: scoring several tokens at once moved a logit "
+            f"by up to {difference:.4g}. Where the two largest are closer than that, a greedy "
+            "answer may part from plain decoding.",
+            stacklevel=3,
+        )
+    return difference
 
 
 def drafter_threads(threads: int) -> int:
@@ -312,9 +351,7 @@ def _is_converted(folder: Path) -> bool:
 def _convert(plan: _Plan, output: Path, quantization: Quantization, progress: Progress) -> None:
     from omnidraft.runtime.convert import CALIBRATION_TEXT, convert, convert_drafter
 
-    def report(stage: str, done: int, total: int) -> None:
-        progress(_STAGES.get(stage, stage), done / total if total else None)
-
+    report = _by_stage(progress)
     with scratch_folder(output) as scratch:
         needed = plan.download_size + int(plan.weights * _BYTES_PER_WEIGHT[quantization])
         free = shutil.disk_usage(scratch).free
@@ -340,6 +377,15 @@ def _convert(plan: _Plan, output: Path, quantization: Quantization, progress: Pr
             extra_files=files,
             extra_manifest=plan.notes,
         )
+
+
+def _by_stage(progress: Progress) -> Callable[[str, int, int], None]:
+    """What tells ``progress`` each step of a stage."""
+
+    def report(stage: str, done: int, total: int) -> None:
+        progress(_STAGES.get(stage, stage), done / total if total else None)
+
+    return report
 
 
 @contextmanager

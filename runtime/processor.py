@@ -7,6 +7,12 @@ import os
 import platform
 from pathlib import Path
 
+_FEATURES = (
+    *("avx", "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni"),
+    *("avx512_bf16", "amx_int8", "asimd", "asimddp", "i8mm", "sve"),
+    *("avx512dq", "avx512_fp16", "amx_tile", "asimdhp", "bf16", "sve2", "sme"),
+)
+
 
 def processor_name() -> str:
     """What this machine calls its processor, or on boards that do not say, the board."""
@@ -17,6 +23,12 @@ def processor_name() -> str:
 def usable_cores() -> int | None:
     """Logical cores that this process may use; None: the system does not say."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def cpu_features() -> list[str]:
+    """The instruction sets that kernels choose by, where the system tells (Linux), else []."""
+    present = (cpuinfo("flags") or cpuinfo("Features") or "").split()
+    return [name for name in _FEATURES if name in present]
 
 
 def cpuinfo(key: str) -> str | None:

@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from omnidraft.runtime.engines.onnx import OnnxModel
 from omnidraft.runtime.folders import whole_folder
+from omnidraft.runtime.invariance import measure_invariance
 from omnidraft.runtime.manifest import Manifest, describe_files, file_sha256
 
 from .calibrate import CALIBRATION_TEXT, channel_factors
 from .checkpoint import Checkpoint, open_checkpoint, source_files
 from .drafter import exact_four_bits, write_drafter_graph
 from .graph import Progress, Quantization, max_threads, write_graph
-from .invariance import measure_invariance
 
 __all__ = [
     "CALIBRATION_TEXT",
@@ -70,7 +71,7 @@ def convert(
         _describe(
             checkpoint, temporary, quantization, source, progress, extra_files, extra_manifest
         )
-        manifest = measure_invariance(temporary, progress)
+        manifest = measure_invariance(temporary, OnnxModel(temporary), progress)
         manifest.save(temporary)
     return manifest
 

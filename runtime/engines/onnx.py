@@ -59,8 +59,9 @@ class OnnxModel:
         )
         self._length = 0
 
+        self._threads = min(threads, description.max_threads or threads)
         options = ort.SessionOptions()
-        options.intra_op_num_threads = min(threads, description.max_threads or threads)
+        options.intra_op_num_threads = self._threads
         options.inter_op_num_threads = 1
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
         options.log_severity_level = 3
@@ -121,6 +122,11 @@ class OnnxModel:
     def max_length(self) -> int:
         """Longest sequence the model can hold, in tokens."""
         return self._max_length
+
+    @property
+    def threads(self) -> int:
+        """How many threads work on a pass."""
+        return self._threads
 
     @property
     def hidden_size(self) -> int:

@@ -222,7 +222,9 @@ def _load(request: Request, progress: Progress) -> tuple[_Loaded, Session]:
     )
     drafter = timed(
         "loading the drafter",
-        lambda: load_model(request.drafter, threads=drafter_threads(_threads(request))),
+        lambda: load_model(
+            request.drafter, threads=drafter_threads(_threads(request)), drafts=True
+        ),
     )
     target_model = RecordedModel(target.model, max_length=device.target_context)
     drafter_model = RecordedModel(
