@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from omnidraft.runtime.environment import environment, measured_here
 from omnidraft.runtime.errors import OmniDraftError
-from omnidraft.runtime.invariance import environment, measured_here
 from omnidraft.runtime.manifest import Manifest
 from omnidraft.runtime.models import cache_folder, default_drafter_folder, list_models
 from omnidraft.runtime.processor import usable_cores
@@ -145,10 +145,11 @@ def _promise(manifest: Manifest) -> str:
             f"{', '.join(differences) or 'no number of threads'}, and is measured again when the "
             "model is loaded"
         )
-    parting = [threads for threads, difference in measured.items() if difference != 0]
+    parting = [threads for threads, each in measured.items() if each.difference != 0]
     if parting:
+        largest = max(each.difference for each in measured.values())
         return (
-            f"misses batch-invariance here ({_listed(parting)}) by {max(measured.values()):.4g}: "
+            f"misses batch-invariance here ({_listed(parting)}) by {largest:.4g}: "
             "as a target, its greedy answers may part from plain decoding where the two largest "
             "logits are closer; a drafter need not have it"
         )
@@ -164,5 +165,5 @@ def _shown(value: object) -> str:
     return "unknown" if value is None else str(value)
 
 
-def _listed(threads: Iterable[str]) -> str:
-    return f"threads: {', '.join(sorted(threads, key=int))}"
+def _listed(threads: Iterable[int]) -> str:
+    return f"threads: {', '.join(map(str, sorted(threads)))}"

@@ -1,26 +1,21 @@
 """How much an engine's rows depend on how many tokens share a pass.
 
-Of a converted model this is measured and recorded in its manifest. A measurement holds only for the
-``environment``, by which kernels are chosen, and for its number of threads: kernels cut a pass by
-the threads there are, so what holds with many says nothing about fewer.
+Of a converted model this is measured and recorded in its manifest, for the environment it is
+measured in: see ``omnidraft.runtime.environment``.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import platform
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 
-from omnidraft import __version__, _native
 from omnidraft.runtime.engines.onnx import LENGTH_STEP, OnnxModel
-from omnidraft.runtime.manifest import Manifest, file_sha256
+from omnidraft.runtime.environment import Measured, environment, measured_here
+from omnidraft.runtime.manifest import Manifest
 from omnidraft.runtime.model import CausalModel
-from omnidraft.runtime.processor import cpu_features
 
 PASS_SIZES = (2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 32)
 LARGEST = max(PASS_SIZES)
@@ -28,24 +23,6 @@ LARGEST = max(PASS_SIZES)
 # which the cache's bound prefix grows, so that single tokens and passes run under different
 # lengths, and a long one.
 CONTEXTS = (0, LENGTH_STEP - 12, LENGTH_STEP - 1, LENGTH_STEP, 1000)
-
-
-def environment() -> dict[str, Any]:
-    """What a measurement depends on beside the threads, as a manifest keeps it."""
-    return {
-        "onnxruntime": ort.__version__,
-        "machine": platform.machine(),
-        "cpu_features": cpu_features(),
-        "kernels": f"{__version__} {file_sha256(Path(_native.__file__))[:16]}",
-    }
-
-
-def measured_here(manifest: Manifest) -> dict[str, float]:
-    """Largest difference of a logit by number of threads, as measured in this ``environment``."""
-    report = manifest.invariance
-    if any(report.get(name) != value for name, value in environment().items()):
-        return {}
-    return dict(report.get("measured", {}))
 
 
 def measure_invariance(
@@ -59,18 +36,44 @@ def measure_invariance(
         progress: called with ``invariance``, steps done, steps in all.
 
     Returns:
-        The folder's manifest with the largest difference of a logit over all contexts, pass sizes
-        and rows, recorded beside those of other numbers of threads in this ``environment``. The
-        model is batch-invariant if it is exactly 0.
+        The folder's manifest with what was measured recorded beside what was measured with other
+        numbers of threads in this environment. ``model.least_pass`` is set likewise.
 
     Raises:
         DamagedFileError, ModelNotFoundError: see ``Manifest.load``.
     """
+    contexts = [c for c in CONTEXTS if c + LARGEST <= model.max_length]
+    for least_pass in (1, 2):
+        model.least_pass = least_pass
+        found = Measured(_largest_difference(model, contexts, progress), least_pass)
+        if found.difference == 0:
+            break
+    else:
+        model.least_pass = 1
+        found = dataclasses.replace(found, least_pass=1)
+    # Read only now: another process may have recorded another number of threads meanwhile.
+    manifest = Manifest.load(folder)
+    measured = {**measured_here(manifest), model.threads: found}
+    largest = max(each.difference for each in measured.values())
+    report = {
+        "batch_invariant": largest == 0.0,
+        "largest_difference": largest,
+        "measured": {str(threads): vars(each) for threads, each in measured.items()},
+        "contexts": contexts,
+        "pass_sizes": list(PASS_SIZES),
+        **environment(),
+    }
+    return dataclasses.replace(manifest, invariance=report)
+
+
+def _largest_difference(
+    model: OnnxModel, contexts: Sequence[int], progress: Callable[[str, int, int], None]
+) -> float:
+    """Of a logit, over all contexts, pass sizes and rows; the model is empty afterwards."""
     tokens = np.random.default_rng(0).integers(0, model.vocab_size, max(CONTEXTS) + LARGEST)
     # Text repeats itself, which makes attention sharp: every other 32 tokens are the 32 before.
     paired = tokens[: len(tokens) // 64 * 64].reshape(-1, 2, 32)
     paired[:, 1] = paired[:, 0]
-    contexts = [c for c in CONTEXTS if c + LARGEST <= model.max_length]
     largest = 0.0
     model.truncate(0)
     for step, context in enumerate(contexts):
@@ -90,18 +93,7 @@ def measure_invariance(
                 largest = max(largest, float(np.nan_to_num(difference, nan=np.inf)))
     model.truncate(0)
     progress("invariance", len(contexts), len(contexts))
-    # Read only now: another process may have recorded another number of threads meanwhile.
-    manifest = Manifest.load(folder)
-    measured = {**measured_here(manifest), str(model.threads): largest}
-    report = {
-        "batch_invariant": max(measured.values()) == 0.0,
-        "largest_difference": max(measured.values()),
-        "measured": measured,
-        "contexts": contexts,
-        "pass_sizes": list(PASS_SIZES),
-        **environment(),
-    }
-    return dataclasses.replace(manifest, invariance=report)
+    return largest
 
 
 def batch_noise(

@@ -18,10 +18,11 @@ from filelock import FileLock, Timeout
 
 from omnidraft.runtime.engines import Engine, engine_of, open_engine
 from omnidraft.runtime.engines.onnx import OnnxModel
+from omnidraft.runtime.environment import measured_here
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.files import expanded
 from omnidraft.runtime.folders import scratch_folder
-from omnidraft.runtime.invariance import measure_invariance, measured_here
+from omnidraft.runtime.invariance import measure_invariance
 from omnidraft.runtime.manifest import MANIFEST_FILE, Manifest, describe_files, is_outdated
 from omnidraft.runtime.model import CausalModel
 from omnidraft.runtime.sources import (
@@ -182,12 +183,17 @@ def load_model(
         raise DamagedFileError(f"{error} To mend it: {remedy}") from error
     difference = None
     if isinstance(model, OnnxModel) and (path / MANIFEST_FILE).is_file():
-        manifest, key = Manifest.load(path), str(model.threads)
-        difference = measured_here(manifest).get(key)
-        if difference is None and manifest.invariance and not drafts:
+        manifest = Manifest.load(path)
+        measured = measured_here(manifest).get(model.threads)
+        if measured is not None:
+            difference = measured.difference
+        elif manifest.invariance and not drafts:
             difference = _measure(name, path, model, progress)
+            least_pass = model.least_pass
             del model
             model = open_engine(path, kind, threads=threads)  # without the memory that this took
+            # Also where the folder could not be written.
+            model.least_pass = least_pass  # type: ignore[attr-defined]
     return LoadedModel(name, path, model, tokenizer, difference == 0, kind, threads, difference)
 
 
@@ -197,7 +203,7 @@ def _measure(name: str, path: Path, model: OnnxModel, progress: Progress) -> flo
     # In a folder that cannot be written the result serves this process only.
     with suppress(OmniDraftError):
         manifest.save(path)
-    difference = measured_here(manifest)[str(model.threads)]
+    difference = measured_here(manifest)[model.threads].difference
     where = f"here (ONNX Runtime {manifest.invariance['onnxruntime']}, threads: {model.threads})"
     if difference == 0:
         progress(f"measured: batch-invariant {where}", None)

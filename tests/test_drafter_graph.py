@@ -70,7 +70,11 @@ def test_logits_are_the_float_models(tmp_path: Path, grid: bool, kv_heads: int) 
     model.forward(TOKENS[50:51])
     model.truncate(40)
     pieces = [model.forward(part).copy() for part in np.split(TOKENS[40:], [1, 4, 9, 300])]
-    assert np.abs(np.concatenate(pieces) - found[40:]).max() < 0.02 * expected.std()
+    # A drafter need not be batch-invariant. Where a kernel treats a lone row differently, some input
+    # is rounded to the next of its 255 steps, which a few logits show.
+    difference = np.concatenate(pieces) - found[40:]
+    assert np.square(difference).mean() < 4e-6 * expected.var()
+    assert np.abs(difference).max() < 0.1 * expected.std()
     assert model.last_hidden().shape == (config["hidden_size"],)
 
 

@@ -20,6 +20,7 @@ from omnidraft.runtime import files, models
 from omnidraft.runtime.bench import compare, read_prompts
 from omnidraft.runtime.convert import convert_drafter
 from omnidraft.runtime.doctor import examine
+from omnidraft.runtime.engines.onnx import OnnxModel
 from omnidraft.runtime.manifest import MANIFEST_FILE
 from omnidraft.runtime.session import GenerationOptions, Session
 
@@ -66,6 +67,10 @@ def said() -> str:
     return " ".join(finding.detail for finding in examine() if "invarian" in finding.detail)
 
 
+def invariant_with(*threads: int) -> dict[str, Any]:
+    return {str(each): {"difference": 0.0, "least_pass": 1} for each in threads}
+
+
 @pytest.mark.parametrize("whole", [False, True], ids=["changed", "nothing else"])
 @pytest.mark.parametrize("foreign", ELSEWHERE, ids=lambda foreign: next(iter(foreign)))
 def test_what_was_measured_elsewhere_is_measured_again(
@@ -98,12 +103,12 @@ def test_each_number_of_threads_is_measured_once(converted: Path) -> None:
     for threads, expected in [(2, False), (1, True), (2, False), (1, False), (3, True), (1, False)]:
         loaded, measured = load(converted, threads=threads)
         assert measured == expected and loaded.batch_invariant
-    assert read(converted)["measured"] == {"1": 0.0, "2": 0.0, "3": 0.0}
+    assert read(converted)["measured"] == invariant_with(1, 2, 3)
     assert "threads: 1, 2, 3" in said()
     # Elsewhere nothing of it holds.
     edit(converted, read(converted) | {"onnxruntime": "1.0.0"})
     assert load(converted)[1]
-    assert read(converted)["measured"] == {"2": 0.0}
+    assert read(converted)["measured"] == invariant_with(2)
 
 
 def test_processes_that_measure_at_once_keep_each_others_results(converted: Path) -> None:
@@ -116,7 +121,7 @@ def test_processes_that_measure_at_once_keep_each_others_results(converted: Path
             others.append(load(converted, threads=1)[1])
 
     assert models.load_model(str(converted), progress=meanwhile).batch_invariant
-    assert others[1] and read(converted)["measured"] == {"1": 0.0, "2": 0.0}
+    assert others[1] and read(converted)["measured"] == invariant_with(1, 2)
     assert {path.name for path in converted.iterdir()} == {
         MANIFEST_FILE,
         *json.loads((converted / MANIFEST_FILE).read_text())["files"],
@@ -133,7 +138,7 @@ def test_a_target_that_is_not_invariant_here_is_said_to_be_so(tmp_path: Path) ->
     save_file(weights, source / "model.safetensors")
     folder = models.resolve(str(source), "float32")
     # As if it had been invariant where it was converted.
-    good = {"batch_invariant": True, "largest_difference": 0.0, "measured": {"1": 0.0, "2": 0.0}}
+    good = {"batch_invariant": True, "largest_difference": 0.0, "measured": invariant_with(1, 2)}
     edit(folder, read(folder) | good | {"onnxruntime": "1.0.0"})
     with pytest.warns(UserWarning, match="not batch-invariant here .* by up to inf"):
         loaded, _ = load(folder)
@@ -146,9 +151,45 @@ def test_a_target_that_is_not_invariant_here_is_said_to_be_so(tmp_path: Path) ->
         assert not load(folder)[1]
 
 
+def test_a_lone_row_that_a_kernel_treats_differently_is_given_company(
+    converted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ONNX Runtime's 4-bit kernels do on processors without AVX-512."""
+    run = OnnxModel._pass
+
+    def alone_is_different(model: OnnxModel, tokens: Any, *place: int) -> None:
+        run(model, tokens, *place)
+        if max(len(tokens), model.least_pass) == 1:
+            model._rows["logits"] += 1e-3
+
+    monkeypatch.setattr(OnnxModel, "_pass", alone_is_different)
+    edit(converted, {"onnxruntime": "1.0.0"})
+    for measured in (True, False):
+        loaded, now = load(converted)
+        assert now == measured and loaded.batch_invariant
+        assert loaded.model.least_pass == 2
+    assert read(converted)["measured"]["2"] == {"difference": 0.0, "least_pass": 2}
+    model = loaded.model
+    tokens = np.arange(model.max_length) % 300
+    together = model.forward(tokens).copy()
+    for start in (model.max_length - 3, 96, 95, 0):
+        model.truncate(start)
+        for i in range(start, min(start + 3, model.max_length)):
+            assert np.array_equal(model.forward(tokens[i : i + 1])[0], together[i])
+        assert model.length == start + 3
+
+
+@pytest.mark.parametrize("odd", [{"2": 0.0}, {"x": {}}, [], {"2": {"size": 1}}])
+def test_a_record_that_says_something_else_is_no_measurement(converted: Path, odd: Any) -> None:
+    edit(converted, read(converted) | {"measured": odd})
+    assert "are bit for bit" not in said()
+    assert load(converted)[1]
+    assert read(converted)["measured"] == invariant_with(2)
+
+
 def test_bench_speaks_of_what_was_measured_here(converted: Path, tmp_path: Path) -> None:
     """Also where its own short sample shows no difference."""
-    threads = {"1": 0.25, "2": 0.25}
+    threads = {"1": {"difference": 0.25}, "2": {"difference": 0.25}}
     edit(converted, read(converted) | {"batch_invariant": False, "measured": threads})
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "The quick"}\n')
     session = Session(load(converted)[0])

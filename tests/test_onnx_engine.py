@@ -15,7 +15,9 @@ from test_convert import LLAMA, random_weights, write_safetensors
 
 from omnidraft.runtime.convert import Quantization, convert, graph
 from omnidraft.runtime.engines.onnx import LENGTH_STEP, MAX_PASS, OnnxModel
+from omnidraft.runtime.environment import measured_here
 from omnidraft.runtime.errors import ContextOverflowError
+from omnidraft.runtime.invariance import measure_invariance
 
 TOKENS = np.random.default_rng(2).integers(0, LLAMA["vocab_size"], 3 * LENGTH_STEP + 60)
 
@@ -31,6 +33,10 @@ class Case:
         convert(source, folder / "model", quantization)
         self.folder = folder / "model"
         self.model = OnnxModel(self.folder, threads=threads)
+        # As ``load_model`` does where it was not measured with so many threads.
+        manifest = measure_invariance(self.folder, self.model, lambda *_: None)
+        assert measured_here(manifest)[self.model.threads].difference == 0
+        manifest.save(self.folder)
         rows = [self.model.forward([token]).copy() for token in TOKENS]
         self.expected: NDArray[np.float32] = np.concatenate(rows)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from omnidraft.runtime.adapters import LoraWeights, complete_adapter, sizes_beside_rank
+from omnidraft.runtime.environment import Measured, measured_here
 from omnidraft.runtime.manifest import BUNDLE_FILE, Manifest
 from omnidraft.runtime.model import check_pass, check_truncation
 from omnidraft.runtime.onnx_session import cpu_session
@@ -60,6 +61,8 @@ class OnnxModel:
         self._length = 0
 
         self._threads = min(threads, description.max_threads or threads)
+        self.least_pass = description.measured.get(self._threads, Measured(0)).least_pass
+        """Tokens that a pass takes at least: see ``Measured``."""
         options = ort.SessionOptions()
         options.intra_op_num_threads = self._threads
         options.inter_op_num_threads = 1
@@ -201,13 +204,17 @@ class OnnxModel:
 
     def _pass(self, tokens: NDArray[np.int64], past: int, row: int, rows: int) -> None:
         """Run the graph once; write the last ``rows`` rows of logits from row ``row`` on."""
+        padding = max(0, self.least_pass - len(tokens))
+        if padding:  # the same token at the same place again
+            tokens = np.pad(tokens, (0, padding), mode="edge")
         count = len(tokens)
         if count != self._bound_pass:
             self._bind_input("tokens", self._tokens[:, :count])
             if not self._told_length:
                 self._bind_input("positions", self._positions[:, :count])
             self._bound_pass = count
-        length = -(-(past + count) // LENGTH_STEP) * LENGTH_STEP
+        end = past + count - padding
+        length = -(-end // LENGTH_STEP) * LENGTH_STEP
         if self._told_length:
             length = self._capacity
         if length != self._bound_length:
@@ -224,10 +231,10 @@ class OnnxModel:
             self._bound_rows = (row, rows)
         self._tokens[0, :count] = tokens
         if self._told_length:
-            self._last_position[0] = past + count - 1
-            self._total_length[()] = past + count
+            self._last_position[0] = end - 1
+            self._total_length[()] = end
         else:
-            self._positions[0, :count] = np.arange(past, past + count)
+            self._positions[0, :count] = np.minimum(np.arange(past, past + count), end - 1)
         self._first_row[0] = count - rows
         self._session.run_with_iobinding(self._binding)
 
@@ -247,6 +254,7 @@ class _Description:
     vocab_size: int
     context_length: int
     max_threads: int | None
+    measured: Mapping[int, Measured] = field(default_factory=dict)
 
 
 def _describe(folder: Path) -> _Description:
@@ -264,5 +272,9 @@ def _describe(folder: Path) -> _Description:
     manifest = Manifest.load(folder)
     manifest.verify(folder)
     return _Description(
-        GRAPH_FILE, manifest.vocab_size, manifest.context_length, manifest.max_threads
+        GRAPH_FILE,
+        manifest.vocab_size,
+        manifest.context_length,
+        manifest.max_threads,
+        measured_here(manifest),
     )
