@@ -2,9 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
+#include <limits>
+#include <map>
+#include <tuple>
 
 #include "omnidraft/chance.h"
+#include "omnidraft/draft.h"
 #include "worlds.h"
 
 namespace omnidraft {
@@ -133,6 +138,107 @@ TEST_F(NgramCacheTest, StaysWithinItsBoundsOverALongLife) {
       EXPECT_EQ(count, 1) << token;
     }
     EXPECT_EQ(starts.words(), cache.starts().words());
+  }
+}
+
+// Whether a drafter that says these draft tokens and no other proposes one target token for them.
+bool is_merged(const NgramCache& cache, const std::vector<Token>& drafts) {
+  Draft draft(cache, Verification::kGreedy, 0);
+  Generator chance(0);
+  for (const Token token : drafts) {
+    std::vector<float> row(cache.pair().drafter().size(), -std::numeric_limits<float>::infinity());
+    row[static_cast<std::size_t>(token)] = 0;
+    draft.step({row.data(), row.size()}, chance);
+  }
+  const Proposal proposal = draft.finish();
+  return proposal.drafts == drafts && proposal.positions.size() == 1 &&
+         proposal.positions[0].draft_count == drafts.size();
+}
+
+using Entries = std::vector<std::tuple<Token, std::vector<Token>, bool, bool>>;
+
+// What a trie is made of, after checking that everything in the cache agrees with the doubts.
+Entries checked(const NgramCache& cache, const std::map<std::vector<Token>, int>& doubts) {
+  Entries entries;
+  Bitset starts(cache.pair().drafter().size()), primary_starts = starts;
+  struct Spellings {
+    int primary = 0;
+    std::uint32_t uses = 0, most_uses = 0;  // of the primary one, of any trusted one
+    bool primary_trusted = false, any_trusted = false;
+  };
+  std::map<Token, Spellings> spellings;
+  for (std::size_t i = 0; i < cache.size(); ++i) {
+    const NgramCache::Ngram ngram = cache.ngram(i);
+    const std::vector<Token> drafts(ngram.drafts.begin(), ngram.drafts.end());
+    const bool trusted = doubts.at(drafts) < 2;
+    EXPECT_EQ(ngram.trusted, trusted);
+    EXPECT_EQ(is_merged(cache, drafts), trusted);
+    Spellings& of_target = spellings[ngram.target];
+    if (trusted) {
+      starts.set(static_cast<std::size_t>(drafts[0]));
+      of_target.any_trusted = true;
+      of_target.most_uses = std::max(of_target.most_uses, ngram.uses);
+    }
+    if (ngram.primary) {
+      ++of_target.primary;
+      of_target.primary_trusted = trusted;
+      of_target.uses = ngram.uses;
+      if (trusted) {
+        primary_starts.set(static_cast<std::size_t>(drafts[0]));
+      }
+    }
+    entries.emplace_back(ngram.target, drafts, ngram.primary, trusted);
+  }
+  for (const auto& [target, of_target] : spellings) {
+    EXPECT_EQ(of_target.primary, 1) << target;
+    EXPECT_EQ(of_target.primary_trusted, of_target.any_trusted) << target;
+    if (of_target.any_trusted) {
+      EXPECT_EQ(of_target.uses, of_target.most_uses) << target;
+    }
+  }
+  EXPECT_EQ(cache.starts().words(), starts.words());
+  EXPECT_EQ(cache.primary_starts().words(), primary_starts.words());
+  return entries;
+}
+
+TEST_F(NgramCacheTest, WhatIsRefusedLeavesTheTrieUntilItIsSaid) {
+  const std::vector<std::pair<Token, std::vector<Token>>> ngrams{
+      {1, {0, 0, 1}}, {1, {0, 2}},    {2, {0, 1, 0, 1}}, {2, {2, 2}}, {2, {0, 1, 2}},
+      {2, {2, 0, 1}}, {3, {1, 0, 1}}, {3, {1, 2}},       {5, {1, 2}}, {5, {1, 0, 1}}};
+  for (std::uint64_t seed = 0; seed < 40 / testing::kShare; ++seed) {
+    SCOPED_TRACE(seed);
+    const CacheLimits limits{seed % 8, 1 << 20, seed % 2 == 0 ? Eviction::kLru : Eviction::kLfu};
+    NgramCache cache(pair_, limits);
+    Generator random(seed);
+    std::map<std::vector<Token>, int> doubts;
+    Entries before;
+    for (int i = 0; i < 150; ++i) {
+      const auto& [target, drafts] = ngrams[random.next() % ngrams.size()];
+      const std::uint64_t version = cache.version();
+      const std::uint64_t what = random.next() % 4;
+      if (what == 0) {
+        observe(cache, target, drafts);
+      } else {
+        cache.judge({drafts.data(), drafts.size()}, what == 1);
+        if (const auto doubt = doubts.find(drafts); doubt != doubts.end()) {
+          doubt->second = std::min(2, std::max(0, doubt->second + (what == 1 ? -1 : 1)));
+        }
+      }
+      std::map<std::vector<Token>, int> held;  // what was evicted is forgotten
+      for (std::size_t j = 0; j < cache.size(); ++j) {
+        const auto known = cache.ngram(j).drafts;
+        const std::vector<Token> path(known.begin(), known.end());
+        held[path] = doubts[path];
+      }
+      doubts = std::move(held);
+      const Entries now = checked(cache, doubts);
+      if (now != before) {
+        EXPECT_NE(cache.version(), version);
+      }
+      EXPECT_EQ(checked(NgramCache::from_bytes(cache.to_bytes(), pair_, limits), doubts), now);
+      before = now;
+      ASSERT_FALSE(HasFailure());
+    }
   }
 }
 
