@@ -58,6 +58,8 @@ class Instance:
     spread: float = 1.5
     holes: float = 0.0
     """How many of the logits are −inf."""
+    peak: float = 0.0
+    """How far one of the drafter's logits is raised above the others."""
     given: tuple[int, ...] = ()
     """Target tokens that are proposed before anything is drafted."""
     _rows: dict[tuple[str, tuple[int, ...]], NDArray[np.float32]] = field(default_factory=dict)
@@ -75,6 +77,8 @@ class Instance:
             holes = rng.random(width) < self.holes
             if model == "p":  # a target always has a next token
                 holes[rng.integers(width)] = False
+            elif self.peak:
+                row[rng.integers(width)] += self.peak
             self._rows[key] = np.where(holes, -np.inf, row).astype(np.float32)
         return self._rows[key]
 
@@ -83,6 +87,16 @@ class Instance:
         history = _native.History(self.target_size)
         history.add(list(context))
         return _native.shape(self.logits("p", context), self.sampling, history)
+
+    def drafts(self, draft: _native.Draft, chance: _native.Chance, budget: int) -> tuple[int, ...]:
+        """Draft tokens drawn one by one, until there are enough or nothing can follow."""
+        drafts: tuple[int, ...] = ()
+        for _ in range(budget):
+            token = draft.step(self.logits("q", drafts), chance)
+            if token < 0:
+                break
+            drafts += (token,)
+        return drafts
 
     def round(
         self, chance: _native.Chance, budget: int, verification: _native.Verification
@@ -96,12 +110,7 @@ class Instance:
         """The same round with everything that is known about it."""
         draft = _native.Draft(self.cache, verification, 1.0)
         draft.propose(self.given)
-        drafts: tuple[int, ...] = ()
-        for _ in range(budget):
-            token = draft.step(self.logits("q", drafts), chance)
-            if token < 0:
-                break
-            drafts += (token,)
+        self.drafts(draft, chance, budget)
         proposal = draft.finish()
         tokens = tuple(proposal.tokens)
         rows = np.stack([self.logits("p", tokens[:i]) for i in range(len(tokens) + 1)])

@@ -7,10 +7,23 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from enumeration import Instance, random_instance
+from enumeration import Instance, outcomes, random_instance
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 from scipy.stats import chisquare
 
-from omnidraft._native import Draft, Generator, Origin, SamplingParameters, Verification
+from omnidraft._native import (
+    Chance,
+    Draft,
+    Generator,
+    NgramCache,
+    Origin,
+    SamplingParameters,
+    Verification,
+    Vocabulary,
+    VocabularyPair,
+)
 
 TOLERANCE = 1e-12
 
@@ -38,7 +51,11 @@ def holes(instance: Instance) -> None:
 
 
 def underflow(instance: Instance) -> None:
-    instance.spread = 150.0  # most weights are exactly 0: a step may have nothing to draw
+    instance.spread = 150.0  # most weights are exactly 0
+
+
+def peaked(instance: Instance) -> None:
+    instance.peak = 1000.0  # often of a token that cannot be proposed, or not at every node
 
 
 def doubted(instance: Instance) -> None:
@@ -58,13 +75,91 @@ def test_one_position_is_exact(name: str) -> None:
         assert instance.deviation(1 + seed % 4, Verification.EXACT, 1) < TOLERANCE, seed
 
 
-@pytest.mark.parametrize("change", [holes, underflow, both, doubted])
+@pytest.mark.parametrize("change", [holes, underflow, peaked, both, doubted])
 @pytest.mark.parametrize("name", ["plain", "all"])
 def test_extreme_logits_are_exact(name: str, change: Callable[[Instance], None]) -> None:
     for seed in range(25):
         instance = random_instance(1000 + seed, SAMPLING[name])
         change(instance)
         assert instance.deviation(1 + seed % 4, Verification.EXACT, 2) < TOLERANCE, seed
+
+
+def softmax(logits: NDArray[np.float32], allowed: set[int], temperature: float) -> dict[int, float]:
+    """Probabilities of the allowed tokens whose logits are finite, in extended precision."""
+    finite = [token for token in allowed if logits[token] > -np.inf]
+    exponents = logits[finite].astype(np.longdouble) / np.longdouble(temperature)
+    weights = np.exp(exponents - exponents.max(initial=-np.inf))
+    return dict(zip(finite, (weights / weights.sum()).astype(float).tolist(), strict=True))
+
+
+def drafts_wanted(
+    instance: Instance, steps: int, temperature: float
+) -> dict[tuple[int, ...], float]:
+    """Probability of every sequence of draft tokens: each drawn among what the trie allows."""
+    direct = set(instance.target) - {None}
+    paths = {(d,) for d, surface in enumerate(instance.drafter) if surface in direct}
+    paths |= {tuple(drafts) for _, drafts, _, primary in instance.cache.ngrams() if primary}
+
+    def children(node: tuple[int, ...]) -> set[int]:
+        return {path[len(node)] for path in paths if path[:-1][: len(node)] == node}
+
+    found: dict[tuple[int, ...], float] = {}
+
+    def extend(drafts: tuple[int, ...], node: tuple[int, ...], probability: float) -> None:
+        allowed = children(node)
+        if node in paths or not allowed:
+            allowed = allowed | children(())
+        following = softmax(instance.logits("q", drafts), allowed, temperature)
+        if len(drafts) == steps or not following:
+            found[drafts] = probability
+            return
+        for token, share in following.items():
+            begun = node if token in children(node) else ()
+            extend((*drafts, token), (*begun, token), probability * share)
+
+    extend((), (), 1.0)
+    return found
+
+
+@settings(max_examples=150)
+@given(
+    st.integers(0, 2**20),
+    st.floats(-3, 1).map(lambda exponent: 10.0**exponent),
+    st.floats(-1, 4).map(lambda exponent: 10.0**exponent),
+    st.sampled_from([0.0, 0.3]),
+    st.sampled_from([0.0, 1e4]),
+)
+def test_drafts_are_drawn_among_what_can_be_proposed(
+    seed: int, temperature: float, spread: float, holes: float, peak: float
+) -> None:
+    """However far the drafter prefers what cannot be proposed: no step that could draw is empty."""
+    instance = random_instance(seed)
+    instance.spread, instance.holes, instance.peak = spread, holes, peak
+    found = outcomes(
+        lambda chance: instance.drafts(
+            Draft(instance.cache, Verification.EXACT, temperature), chance, 3
+        )
+    )
+    wanted = drafts_wanted(instance, 3, temperature)
+    for drafts in found.keys() | wanted.keys():
+        assert found.get(drafts, 0.0) == pytest.approx(wanted.get(drafts, 0.0), rel=0, abs=2e-6)
+
+
+def test_a_favourite_that_cannot_be_proposed_does_not_empty_a_draft() -> None:
+    drafter: list[bytes | None] = [b"lacking", b"a", b"b"]
+    target: list[bytes | None] = [b"a", b"b", b"c"]
+    cache = NgramCache(VocabularyPair(Vocabulary(drafter), Vocabulary(target)))
+    row = np.array([10, 5, 4.9], np.float32)
+
+    def step(chance: Chance) -> int:
+        draft = Draft(cache, Verification.EXACT, 0.05)
+        token = draft.step(row, chance)
+        assert draft.confidence == pytest.approx(1.0)  # the drafter was sure of the other token
+        return token
+
+    wanted = softmax(row, {1, 2}, 0.05)
+    assert outcomes(step) == pytest.approx(wanted, abs=1e-6)
+    assert wanted[1] == pytest.approx(0.88, abs=0.01)
 
 
 @pytest.mark.parametrize("name", SAMPLING)

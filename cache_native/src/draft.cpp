@@ -101,8 +101,9 @@ Token Draft::step(Span<const float> logits, Chance& chance) {
     }
     const Span<float> row(weights_->data() + begin, logits.size());
     confidence_ = 1 / exp_weights(logits, maximum, temperature_, row);
-    token = verification_ == Verification::kExact ? exact_step(row, chance)
-                                                  : paper_step({row.data(), row.size()}, chance);
+    token = verification_ == Verification::kExact
+                ? exact_step(logits, static_cast<Token>(best), row, chance)
+                : paper_step({row.data(), row.size()}, chance);
   }
   if (token != kNoToken) {
     proposal_.drafts.push_back(token);
@@ -160,6 +161,26 @@ bool Draft::continues(Token next, std::size_t& open) const {
   }
 }
 
+// Weights relative to the largest logit among the children of the node and, where a position may
+// open, among the root's: relative to a larger one all of them could be 0. The others get none.
+// False when none of them is finite.
+bool Draft::weigh_allowed(Span<const float> logits, bool may_open, Span<float> weights) {
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  for (std::size_t d = 0; d < logits.size(); ++d) {
+    weights[d] = may_open && root_mask_[d] != 0 ? logits[d] : kNever;
+  }
+  for (const Token child : children_) {
+    weights[static_cast<std::size_t>(child)] = logits[static_cast<std::size_t>(child)];
+  }
+  const Span<const float> allowed(weights.data(), weights.size());
+  const float maximum = allowed[argmax(allowed)];
+  if (maximum == kNever) {
+    return false;
+  }
+  exp_weights(allowed, maximum, temperature_, weights);
+  return true;
+}
+
 // Takes the weight from what does not open a position; the sum of the rest, by blocks in sums_.
 double Draft::mask_by_root(Span<float> weights) {
   sums_.clear();
@@ -197,7 +218,8 @@ Token Draft::open_position(Span<const float> weights, double total, const Node& 
   return draft;
 }
 
-Token Draft::exact_step(Span<float> weights, Chance& chance) {
+// `weights` are those relative to the logit of `best`, the largest.
+Token Draft::exact_step(Span<const float> logits, Token best, Span<float> weights, Chance& chance) {
   if (!node_.is_root() && !trie_.has_children(node_)) {
     // Nothing is drawn to end this token; the next one begins.
     proposal_.positions.back().token = trie_.token(node_);
@@ -211,6 +233,12 @@ Token Draft::exact_step(Span<float> weights, Chance& chance) {
     trie_.children(node_, children_);
     ended = trie_.token(node_);
   }
+  const bool may_open = node_.is_root() || ended != kNoToken;
+  const bool allowed = (may_open && root_mask_[static_cast<std::size_t>(best)] != 0) ||
+                       std::binary_search(children_.begin(), children_.end(), best);
+  if (!allowed && !weigh_allowed(logits, may_open, weights)) {
+    return kNoToken;
+  }
   double total = 0;
   for (const Token child : children_) {
     float& weight = weights[static_cast<std::size_t>(child)];
@@ -219,12 +247,9 @@ Token Draft::exact_step(Span<float> weights, Chance& chance) {
     weight = 0;  // until the draw of what opens the next position
   }
   double stop = 0;
-  if (node_.is_root() || ended != kNoToken) {
+  if (may_open) {
     stop = mask_by_root(weights);
     total += stop;
-  }
-  if (!(total > 0)) {
-    return kNoToken;
   }
   if (node_.is_root()) {
     return open_position({weights.data(), weights.size()}, total, Node::none(), chance);

@@ -2,8 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <set>
+#include <stdexcept>
+#include <utility>
 
 #include "worlds.h"
 
@@ -116,6 +121,98 @@ TEST_F(DraftTest, ExactVisitsHoldTheDistributionsDrawnFrom) {
   EXPECT_EQ(proposal.tokens(), std::vector<Token>({0}));  // "c" alone ends no token
   ASSERT_EQ(proposal.positions.size(), 2U);
   EXPECT_TRUE(proposal.positions[1].open);
+}
+
+// Draws as the generator does, and knows how probable all of it was.
+class Recording final : public Chance {
+ public:
+  explicit Recording(std::uint64_t seed) : generator_(seed) {}
+  bool accept(double) override { throw std::logic_error("drafting accepts nothing"); }
+  std::size_t draw(Span<const double> weights) override {
+    const std::size_t choice = generator_.draw(weights);
+    probability_ *= weights[choice] / std::accumulate(weights.begin(), weights.end(), 0.0);
+    return choice;
+  }
+  double take() { return std::exchange(probability_, 1.0); }
+
+ private:
+  Generator generator_;
+  double probability_ = 1;
+};
+
+// exp((logits[i] - the largest) / temperature) by its sum, over the `allowed` ones.
+long double softmax(const std::vector<float>& logits, const std::set<Token>& allowed, Token token,
+                    double temperature) {
+  long double sum = 0;
+  for (const Token other : allowed) {
+    const auto difference = static_cast<long double>(logits[static_cast<std::size_t>(other)]) -
+                            static_cast<long double>(logits[static_cast<std::size_t>(token)]);
+    sum += std::exp(difference / static_cast<long double>(temperature));
+  }
+  return 1 / sum;
+}
+
+// However far the drafter prefers what cannot be proposed, the next draft token is drawn among what
+// can be, in proportion.
+TEST(DraftWorlds, AStepDrawsAmongWhatTheTrieAllows) {
+  std::size_t favourites_outside = 0, cold = 0;
+  for (std::uint64_t seed = 0; seed < 2000 / testing::kShare; ++seed) {
+    SCOPED_TRACE(seed);
+    const testing::World world(seed);
+    Generator random(seed);
+    const double temperature = std::pow(10.0, 4 * random.uniform() - 3);  // 0.001 to 10
+    const double spread = std::pow(10.0, 5 * random.uniform() - 1);       // 0.1 to 10,000
+    const Trie trie(*world.cache, Trie::Spellings::kPrimary);
+    std::set<Token> roots, all;
+    for (std::size_t d = 0; d < world.drafter_size; ++d) {
+      all.insert(static_cast<Token>(d));
+      if (trie.is_root_child(static_cast<Token>(d))) {
+        roots.insert(static_cast<Token>(d));
+      }
+    }
+    Draft draft(*world.cache, Verification::kExact, temperature);
+    Recording chance(seed);
+    Node node = trie.root();
+    for (int i = 0; i < 6; ++i) {
+      std::vector<float> logits;
+      for (std::size_t d = 0; d < world.drafter_size; ++d) {
+        const bool hole = random.next() % 8 == 0;
+        const double logit = spread * (2 * random.uniform() - 1);
+        logits.push_back(hole ? -kInfinity : static_cast<float>(logit));
+      }
+      std::vector<Token> children;
+      if (!node.is_root()) {
+        trie.children(node, children);
+      }
+      std::set<Token> allowed(children.begin(), children.end());
+      if (children.empty() || trie.token(node) != kNoToken) {
+        allowed.insert(roots.begin(), roots.end());
+      }
+      const Token favourite =
+          static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+      const bool possible = std::any_of(allowed.begin(), allowed.end(), [&](Token d) {
+        return logits[static_cast<std::size_t>(d)] > -kInfinity;
+      });
+      const Token token = draft.step({logits.data(), logits.size()}, chance);
+      ASSERT_EQ(token != kNoToken, possible);
+      if (!possible) {
+        break;
+      }
+      ASSERT_EQ(allowed.count(token), 1U);
+      EXPECT_NEAR(chance.take(), static_cast<double>(softmax(logits, allowed, token, temperature)),
+                  1e-6);
+      // What cannot be proposed counts all the same in how sure the drafter was.
+      EXPECT_NEAR(draft.confidence(),
+                  static_cast<double>(softmax(logits, all, favourite, temperature)), 1e-6);
+      favourites_outside += allowed.count(favourite) == 0 ? 1 : 0;
+      cold += allowed.count(favourite) == 0 && draft.confidence() > 1 - 1e-9 ? 1 : 0;
+      const bool deeper = std::find(children.begin(), children.end(), token) != children.end();
+      node = trie.child(deeper ? node : trie.root(), token);
+    }
+    draft.finish();
+  }
+  EXPECT_GT(favourites_outside, 1000 / testing::kShare);
+  EXPECT_GT(cold, 500 / testing::kShare);
 }
 
 TEST_F(DraftTest, GivenTokensComeBeforeDraftedOnes) {

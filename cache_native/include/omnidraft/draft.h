@@ -97,8 +97,9 @@ class Draft {
  private:
   Token greedy_step(Span<const float> logits, Token best);
   bool continues(Token next, std::size_t& open) const;
-  Token exact_step(Span<float> weights, Chance& chance);
+  Token exact_step(Span<const float> logits, Token best, Span<float> weights, Chance& chance);
   Token paper_step(Span<const float> weights, Chance& chance);
+  bool weigh_allowed(Span<const float> logits, bool may_open, Span<float> weights);
   double mask_by_root(Span<float> weights);
   Token open_position(Span<const float> weights, double total, const Node& excluded,
                       Chance& chance);
