@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,8 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper
 
 from omnidraft import _native
+from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
+from omnidraft.runtime.onnx_session import OLDEST_ONNXRUNTIME, cpu_session
 
 HEADS, KV_HEADS, SIZE, LENGTH, ROWS = 4, 2, 8, 96, 5
 
@@ -235,3 +239,36 @@ def test_a_lora_that_does_not_fit_is_named(name: str, shape: tuple[int, ...]) ->
     inputs = low_rank_inputs((1, 3), 4) | {name: np.zeros(shape, np.float32)}
     with pytest.raises(Exception, match=rf"\b{name} (must be )?\["):
         low_rank().run(None, inputs)
+
+
+@pytest.mark.parametrize("version", ["0.9.1", "1.16.3", "1.17.0", "1.31.9", "1.9", "unknown", ""])
+def test_an_older_onnxruntime_is_refused_before_it_is_asked(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ort, "__version__", version)
+    nothing: Any = None  # it is not touched
+    with pytest.raises(OmniDraftError, match=rf"ONNX Runtime {version} .* 1\.32 or later"):
+        cpu_session(Path("graph.onnx"), nothing)
+
+
+@pytest.mark.parametrize("version", ["1.32.0", "1.33.0.dev20261101", "1.100", "2.0.1"])
+def test_a_later_onnxruntime_is_taken(
+    version: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(ort, "__version__", version)
+    with pytest.raises(DamagedFileError, match=r"none\.onnx"):  # it came as far as the graph
+        cpu_session(tmp_path / "none.onnx", ort.SessionOptions())
+
+
+def test_the_oldest_onnxruntime_is_the_one_that_is_asked_for() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    oldest = ".".join(map(str, OLDEST_ONNXRUNTIME))
+    assert f"onnxruntime>={oldest}" in project["dependencies"]
+
+
+def test_operators_that_onnxruntime_refuses_are_an_error_in_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(_native, "__file__", str(tmp_path / "none.so"))
+    with pytest.raises(OmniDraftError, match=r"refuses OmniDraft's operators.*none\.so"):
+        cpu_session(tmp_path / "graph.onnx", ort.SessionOptions())

@@ -1,8 +1,10 @@
 // The part of ONNX Runtime's C interface that custom operators need, as of its version 17.
 //
 // Its packages for Python bring no header. Both tables below are promised never to change but at
-// their ends (a library built against version 17 works with any later one), so this is all there is
-// to know of them. A field's number is its place in ONNX Runtime's table of functions.
+// their ends (a library built against version 17 works with any later one, from ONNX Runtime 1.17
+// on), so this is all there is to know of them. GetApi returns null in an older one. Tests run with
+// what pyproject.toml asks for; onnx_session.py refuses what is older than that. A field's number
+// is its place in ONNX Runtime's table of functions.
 #pragma once
 
 #include <cstddef>

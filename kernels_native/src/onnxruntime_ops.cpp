@@ -401,8 +401,18 @@ const OrtCustomOp* operator_of() {
 extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
     OrtSessionOptions* options, const OrtApiBase* base) {
   using namespace omnidraft;  // NOLINT: of this file
-  const OrtApi* api = base->GetApi(kOrtApiVersion);
-  return guarded(*api, [&] {
+  const OrtApi* const api = base->GetApi(kOrtApiVersion);
+  // An older ONNX Runtime has an older table, whose first function makes the status that says so.
+  const OrtApi* const any = api != nullptr ? api : base->GetApi(1);
+  if (any == nullptr) {
+    return nullptr;  // Nothing can make a status. The session will not know our operators.
+  }
+  return guarded(*any, [&] {
+    if (api == nullptr) {
+      throw std::runtime_error("OmniDraft's operators need ONNX Runtime 1." +
+                               std::to_string(kOrtApiVersion) + " or later; this is ONNX Runtime " +
+                               base->GetVersionString());
+    }
     // One for all sessions, for as long as the process lives: sessions keep pointers to it.
     static OrtCustomOpDomain* const kDomain = [&] {
       OrtCustomOpDomain* domain = nullptr;
