@@ -172,10 +172,11 @@ def adapt(
         draft_confidence=1 - threshold,
         raw=raw,
     )
-    target_model, (drafter_model,) = open_models(
-        target, [drafter], quantization, engine, threads, learnable=True
+    target_model, drafter_model = open_models(
+        target, drafter, quantization, engine, threads, learnable=True
     )
     choice = AdapterChoice(store, adapter, learning, background=learn_budget < 1)
+    assert drafter_model is not None
     session = Session(target_model, drafter_model, adapter=choice)
     before = None
     if tests:

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
@@ -70,13 +69,8 @@ _STYLES = {
 Target = Annotated[
     str, typer.Option(help="Model name, folder, GGUF file or Hugging Face id.", show_default=False)
 ]
-Drafters = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Drafter: 'default' is the built-in one. May be given several times: each round takes "
-        "the fastest so far.",
-        show_default=DEFAULT_DRAFTER,
-    ),
+Drafter = Annotated[
+    str, typer.Option(help="Model name, folder, GGUF file or Hugging Face id of the drafter.")
 ]
 MaxNewTokens = Annotated[int, typer.Option(min=1, help="Generate at most so many tokens.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy decoding.")]
@@ -119,7 +113,7 @@ MeasuringThreads = Annotated[
 def generate(
     target: Target,
     prompt: Annotated[str, typer.Option(help="The prompt; - reads stdin.", show_default=False)],
-    drafter: Drafters = None,
+    drafter: Drafter = DEFAULT_DRAFTER,
     max_new_tokens: MaxNewTokens = 256,
     temperature: Temperature = 0.0,
     top_k: TopK = 0,
@@ -161,7 +155,7 @@ def generate(
     text = _read_prompt(prompt)
     session = _open(
         target,
-        (drafter or [DEFAULT_DRAFTER]) if options.draft_length != 0 else [],
+        drafter if options.draft_length != 0 else None,
         quantization,
         engine,
         threads,
@@ -186,7 +180,7 @@ def generate(
 def bench(
     prompts: Annotated[Path, typer.Argument(help="JSON lines of {task, prompt}.")],
     target: Target,
-    drafter: Drafters = None,
+    drafter: Drafter = DEFAULT_DRAFTER,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N prompts.")] = None,
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
@@ -223,7 +217,7 @@ def bench(
     entries = read_prompts(prompts, limit)
     session = _open(
         target,
-        drafter or [DEFAULT_DRAFTER],
+        drafter,
         quantization,
         engine,
         threads,
@@ -493,7 +487,7 @@ def _read_prompt(prompt: str) -> str:
 
 def _open(
     target: str,
-    drafters: Sequence[str],
+    drafter: str | None,
     quantization: Quantization,
     engine: Engine | None,
     threads: int,
@@ -504,22 +498,15 @@ def _open(
 ) -> Session:
     if learn and adapter is None:
         raise OmniDraftError("--learn needs the name of an adapter to learn: --adapter")
-    if adapter is not None and not drafters:
+    if adapter is not None and drafter is None:
         raise OmniDraftError("plain decoding has no use for --adapter: leave it out, or draft")
-    if (twice := next((d for d in drafters if drafters.count(d) > 1), None)) is not None:
-        raise OmniDraftError(f"--drafter {twice} is given twice; once is enough")
-    if adapter is not None and len(drafters) > 1:
-        raise OmniDraftError(
-            f"an adapter belongs to one drafter, and here are {len(drafters)}: give one "
-            "--drafter, or leave --adapter out"
-        )
     choice = adapter_choice(adapter, learn) if adapter is not None else None
-    target_model, drafter_models = open_models(
-        target, drafters, quantization, engine, threads, learnable=adapter is not None
+    target_model, drafter_model = open_models(
+        target, drafter, quantization, engine, threads, learnable=adapter is not None
     )
     return Session(
         target_model,
-        drafter_models,
+        drafter_model,
         ngram_folder=default_ngram_folder() if keep_ngrams else None,
         adapter=choice,
     )
@@ -652,9 +639,6 @@ def _print_report(report: Report, session: Session, options: GenerationOptions) 
     add("all", report.overall, "bold")
     console = stdout()
     console.print(table)
-    if report.drafter_rounds:
-        rounds = (f"{name} {count}" for name, count in report.drafter_rounds.items())
-        console.print(f"rounds by drafter: {', '.join(rounds)}")
     for parting in report.partings:
         console.print(
             f"parted: {parting.task}, prompt {parting.prompt}, after {parting.position} tokens; "

@@ -87,8 +87,6 @@ class Report:
     batch_noise: float
     """Largest difference of a target's logit between scoring tokens at once and one at a time."""
     partings: list[Parting] = field(default_factory=list)
-    drafter_rounds: dict[str, int] = field(default_factory=dict)
-    """Rounds that each of several drafters was taken for, those of the warm-up included."""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -98,7 +96,6 @@ class Report:
             "tasks": {task: sums.as_dict() for task, sums in self.tasks.items()},
             "batch_noise": self.batch_noise,
             "partings": [vars(parting) for parting in self.partings],
-            **({"drafter_rounds": self.drafter_rounds} if self.drafter_rounds else {}),
         }
 
 
@@ -163,10 +160,10 @@ def compare(
     Raises:
         ContextOverflowError, OmniDraftError: see ``Session.stream``.
     """
-    drafters = [drafter.name for drafter in session.drafters]
+    drafter = session.drafter.name if session.drafter else ""
     noise = max(batch_noise(session.target.model), session.target.largest_difference or 0.0)
     greedy = options.sampling.greedy
-    report = Report(session.target.name, " + ".join(drafters), Comparison(greedy), {}, noise)
+    report = Report(session.target.name, drafter, Comparison(greedy), {}, noise)
     plain_options = replace(options, draft_length=0)
     if options.draft_length == "auto":
         # A seed would fix the length of sampled drafts.
@@ -185,8 +182,6 @@ def compare(
         report.tasks.setdefault(prompt.task, Comparison(greedy)).add(plain, speculative)
         if greedy and plain.token_ids != speculative.token_ids:
             report.partings.append(_parting(session, index, prompt, options, plain, speculative))
-        if len(drafters) > 1:
-            report.drafter_rounds = dict(zip(drafters, session.choice.rounds, strict=True))
         progress(report)
     return report
 

@@ -30,7 +30,6 @@ from omnidraft._native import (
 )
 from omnidraft.runtime.acceptance import AcceptanceHead
 from omnidraft.runtime.draft_length import DraftLengthPolicy, Fixed, Outcome
-from omnidraft.runtime.drafter_choice import DrafterChoice
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
 from omnidraft.runtime.lease import Lease
 from omnidraft.runtime.model import CausalModel, HiddenStates
@@ -101,30 +100,27 @@ class Drafting:
 
 
 class SpeculativeDecoder:
-    """Generates tokens of a target, with drafters or (``drafting=None``) plainly.
+    """Generates tokens of a target, with a drafter or (``drafting=None``) plainly.
 
     One pass of the target scores the last token and everything proposed after it. Without a
-    drafter nothing is proposed, and the same code is plain decoding. Of several drafters one
-    proposes in each round.
+    drafter nothing is proposed, and the same code is plain decoding.
 
     Args:
         target: its KV cache is emptied at the start of a generation.
-        drafting: one, or several, which share a lookup if they have one.
+        drafting: the drafter's side; None: plain decoding.
         sampling: shapes the target's distribution; temperature 0 is greedy.
         verification: EXACT or PAPER; greedy sampling always verifies greedily.
         seed: makes a run repeatable; None takes a random one.
         observer: shown every round of a drafter after its verification.
-        choice: of the drafter of each round; it learns during generation. None: a new one.
-        lease: of all these models, where who asks holds it already. None: each generation takes
+        lease: of both models, where who asks holds it already. None: each generation takes
             one, and gives it back when it ends or its generator is closed.
     """
 
     def __init__(
         self,
         target: CausalModel,
-        drafting: Drafting | Sequence[Drafting] | None = None,
+        drafting: Drafting | None = None,
         *,
-        choice: DrafterChoice | None = None,
         sampling: SamplingParameters | None = None,
         verification: Verification = Verification.EXACT,
         seed: int | None = None,
@@ -132,10 +128,7 @@ class SpeculativeDecoder:
         lease: Lease | None = None,
     ) -> None:
         self._target = target
-        if drafting is None or isinstance(drafting, Drafting):
-            drafting = [drafting] if drafting else []
-        self._draftings = list(drafting)
-        self._choice = choice or DrafterChoice(max(1, len(self._draftings)))
+        self._drafting = drafting
         self._sampling = sampling or SamplingParameters()
         self._verification = Verification.GREEDY if self._sampling.greedy else verification
         self._seed = seed
@@ -161,7 +154,7 @@ class SpeculativeDecoder:
             ModelInUseError: see ``Lease``.
             OmniDraftError: the prompt is empty, or the target returned logits that are not numbers.
         """
-        models = [self._target, *(each.model for each in self._draftings)]
+        models = [self._target, *([self._drafting.model] if self._drafting else [])]
         with self._lease or Lease(models) as lease:
             for emitted in self._generate(prompt, max_new_tokens, frozenset(stop)):
                 yield emitted
@@ -189,24 +182,19 @@ class SpeculativeDecoder:
         history.add(prompt)
         temperature = self._sampling.temperature or 1.0
         watched = self._observer is not None
-        drafters = [
-            _DraftSide(
-                each, Draft(each.cache, self._verification, temperature), chance, stats, watched
-            )
-            for each in self._draftings
-        ]
+        drafter = None
         # Without a drafter: the same verification, of nothing.
-        cache = self._draftings[0].cache if drafters else _nothing_to_draft(target.vocab_size)
-        plain, plain_verifier = Draft(cache, self._verification, temperature), Verifier(cache)
-        choice = self._choice
-        choice.begin()
+        cache = self._drafting.cache if self._drafting else _nothing_to_draft(target.vocab_size)
+        draft, verifier = Draft(cache, self._verification, temperature), Verifier(cache)
+        if self._drafting:
+            drafter = _DraftSide(self._drafting, draft, chance, stats, watched)
 
         started = perf_counter()
         target.truncate(0)
         body = np.asarray(prompt[:-1], dtype=np.int64)
         for begin in range(0, len(body), PROMPT_CHUNK):
             target.forward(body[begin : begin + PROMPT_CHUNK], rows=1)
-        for drafter in drafters:
+        if drafter:
             drafter.read(prompt)
         stats.prompt_seconds = perf_counter() - started
 
@@ -218,9 +206,7 @@ class SpeculativeDecoder:
                 break
             try:
                 begun = perf_counter()
-                chosen = drafters[choice.choose()] if drafters else None
-                proposal = chosen.propose(room, target.length) if chosen else plain.finish()
-                verifier = chosen.verifier if chosen else plain_verifier
+                proposal = drafter.propose(room, target.length) if drafter else draft.finish()
                 scored = proposal.tokens
                 before = perf_counter()
                 logits = target.forward([pending, *scored])
@@ -244,27 +230,23 @@ class SpeculativeDecoder:
             stats.ngram_hits += verdict.merged
             stats.ngram_accepted += verdict.merged_accepted
             stats.draft_tokens += len(proposal.drafts)
-            if chosen:
+            if drafter:
                 if self._observer:
                     drawn = len(proposal.drafts)
                     self._observer(
                         Round(
-                            chosen.context,
+                            drafter.context,
                             proposal,
                             logits,
                             verdict,
-                            chosen.logits[: drawn + 1],
-                            chosen.confidences[:drawn],
-                            chosen.hidden[:drawn],
+                            drafter.logits[: drawn + 1],
+                            drafter.confidences[:drawn],
+                            drafter.hidden[:drawn],
                             self._sampling.temperature,
                         )
                     )
-                for drafter in drafters:
-                    if drafter is chosen:
-                        drafter.accept(proposal, emitted, verdict.accepted)
-                    else:
-                        drafter.follow(emitted)
-                chosen.observe(
+                drafter.accept(proposal, emitted, verdict.accepted)
+                drafter.observe(
                     proposal,
                     verdict,
                     len(scored) + 1,
@@ -272,14 +254,13 @@ class SpeculativeDecoder:
                     after - before,
                     verified - after,
                 )
-                choice.observe(len(emitted), verified - begun)
-                if chosen.failure:
+                if drafter.failure:
                     warnings.warn(
-                        f"the drafter failed ({chosen.failure}); the rest of this answer is "
+                        f"the drafter failed ({drafter.failure}); the rest of this answer is "
                         "decoded without it",
                         stacklevel=2,
                     )
-                    drafters = []
+                    drafter = None
             pending = emitted[-1]
             if end is not None:
                 self.finish_reason = "stop"
@@ -303,7 +284,6 @@ class _DraftSide:
         watched: bool,
     ) -> None:
         self._drafting = drafting
-        self.verifier = Verifier(drafting.cache)
         self._draft = draft
         self._chance = chance
         self._stats = stats
@@ -412,10 +392,6 @@ class _DraftSide:
         if accepted < len(counts) and counts[accepted] > 1:
             self._context.refuse(drafts[begin : begin + counts[accepted]], emitted[-1])
         self._stats.ngram_inserted += self._context.extend(emitted, spellings, said=True)
-
-    def follow(self, emitted: Sequence[int]) -> None:
-        """Take in the tokens of a round that another drafter proposed."""
-        self._stats.ngram_inserted += self._context.extend(emitted, said=True)
 
     def observe(
         self,

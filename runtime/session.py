@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,6 @@ from omnidraft._native import (
 )
 from omnidraft.runtime.decoder import Drafting, SpeculativeDecoder
 from omnidraft.runtime.draft_length import CostAware, DraftLengthPolicy, Fixed
-from omnidraft.runtime.drafter_choice import DrafterChoice
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.lease import DEFAULT_WAIT, Lease
 from omnidraft.runtime.model import use_adapter
@@ -208,8 +207,7 @@ class Session:
 
     Args:
         target: the model whose answers are wanted.
-        drafter: proposes tokens; None decodes plainly. Of several, each round takes one: see
-            ``DrafterChoice``. A sampled answer that is to be repeatable takes the first.
+        drafter: proposes tokens; None decodes plainly.
         rule: which tokens of the two vocabularies are direct pairs.
         ngram_folder: None keeps the n-gram cache in memory only.
         special_text: what the drafter sees for the target's special tokens.
@@ -218,13 +216,13 @@ class Session:
 
     Raises:
         ModelInUseError: an adapter is to be set while the drafter is in use.
-        OmniDraftError: see ``Learner``, ``Lease``; an adapter without a drafter, or with several.
+        OmniDraftError: see ``Learner``, ``Lease``; an adapter without a drafter.
     """
 
     def __init__(
         self,
         target: LoadedModel,
-        drafter: LoadedModel | Sequence[LoadedModel] | None = None,
+        drafter: LoadedModel | None = None,
         *,
         rule: MappingRule = MappingRule.BYTES,
         ngram_folder: Path | None = None,
@@ -232,49 +230,42 @@ class Session:
         adapter: AdapterChoice | None = None,
         wait: float = DEFAULT_WAIT,
     ) -> None:
-        drafters = [drafter] if isinstance(drafter, LoadedModel) else list(drafter or ())
         learner_of = None
         if adapter is not None:
-            if len(drafters) != 1:
-                raise OmniDraftError(
-                    f"an adapter belongs to one drafter, and here are {len(drafters) or 'none'}"
-                )
+            if drafter is None:
+                raise OmniDraftError("an adapter belongs to a drafter, and here is none")
             # Imported here: it takes longer than all else that a session starts with.
             from omnidraft.runtime.learner import Learner
 
-            learner_of = partial(Learner, adapter, target, drafters[0])
+            learner_of = partial(Learner, adapter, target, drafter)
         self.target = target
-        self.drafters = drafters
+        self.drafter = drafter
         self.last: SpeculativeDecoder | None = None
-        self.choice = DrafterChoice(max(1, len(drafters)))
         self._lookup = Lookup(target.model.vocab_size)
         self._wait = wait
         lease = self._lease()
-        # An adapter changes the drafter, from which an answer may be under way.
-        with lease if adapter is not None else contextlib.nullcontext():
-            self._pairings = [
-                _Pairing(target, each, rule, ngram_folder, special_text, learner_of)
-                for each in drafters
-            ]
-
-    @property
-    def drafter(self) -> LoadedModel | None:
-        """The drafter, the first of several; None: plain decoding."""
-        return self.drafters[0] if self.drafters else None
+        self._pairing: _Pairing | None = None
+        if drafter is not None:
+            # An adapter changes the drafter, from which an answer may be under way.
+            with lease if adapter is not None else contextlib.nullcontext():
+                self._pairing = _Pairing(
+                    target, drafter, rule, ngram_folder, special_text, learner_of
+                )
 
     @property
     def learner(self) -> Learner | None:
         """What learns, or has learned, with an adapter."""
-        return self._pairings[0].learner if self._pairings else None
+        return self._pairing.learner if self._pairing else None
 
     @property
     def cache(self) -> NgramCache | None:
-        """The n-gram cache of the first drafter."""
-        return self._pairings[0].cache if self._pairings else None
+        """The n-gram cache of the pair; None without a drafter."""
+        return self._pairing.cache if self._pairing else None
 
     @cache.setter
     def cache(self, cache: NgramCache) -> None:
-        self._pairings[0].cache = cache
+        assert self._pairing is not None
+        self._pairing.cache = cache
 
     def encode(self, prompt: str, *, raw: bool = False) -> list[int]:
         """Target tokens of a prompt, through the chat template where there is one.
@@ -339,12 +330,13 @@ class Session:
             ModelInUseError: see ``stream``.
             OmniDraftError: the folder cannot be written.
         """
-        with self._lease():
-            for pairing in self._pairings:
-                pairing.save()
+        if self._pairing:
+            with self._lease():
+                self._pairing.save()
 
     def _lease(self) -> Lease:
-        return Lease([self.target.model, *(each.model for each in self.drafters)], self._wait)
+        models = [self.target, *([self.drafter] if self.drafter else [])]
+        return Lease([each.model for each in models], self._wait)
 
     @contextlib.contextmanager
     def _answering(self, options: GenerationOptions) -> Iterator[_Answering]:
@@ -352,8 +344,8 @@ class Session:
         learner = self.learner
         with self._lease() as lease:
             try:
-                for pairing in self._pairings:
-                    pairing.begin()
+                if self._pairing:
+                    self._pairing.begin()
                 self.last = self._decoder(options, lease)
                 yield _Answering(self, self.last, options)
             except BaseException:
@@ -364,15 +356,11 @@ class Session:
                 learner.end()
 
     def _decoder(self, options: GenerationOptions, lease: Lease) -> SpeculativeDecoder:
-        pairings = self._pairings if options.draft_length != 0 else []
-        # Which drafter is the fastest is a matter of measured times.
-        if options.repeatable:
-            pairings = pairings[:1]
+        pairing = self._pairing if options.draft_length != 0 else None
         learner = self.learner
         return SpeculativeDecoder(
             self.target.model,
-            [pairing.drafting(options, self._lookup) for pairing in pairings],
-            choice=self.choice if len(pairings) > 1 else None,
+            pairing.drafting(options, self._lookup) if pairing else None,
             sampling=options.sampling,
             verification=options.verification,
             seed=options.seed,

@@ -1148,7 +1148,7 @@ def test_whoever_adapts_learns_where_learning_had_stopped(
     session.generate(PROMPTS[0], OPTIONS)
     session.learner.trainer.progress.stopped = True
     session.save()
-    monkeypatch.setattr(adapt_cli, "open_models", lambda *a, **k: (world.target, [world.drafter]))
+    monkeypatch.setattr(adapt_cli, "open_models", lambda *a, **k: (world.target, world.drafter))
     monkeypatch.setenv("OMNIDRAFT_DATA", str(tmp_path))
     store = AdapterStore(tmp_path / "adapters")
     store.save("stopped", world.store.read("stopped"))
@@ -1166,7 +1166,7 @@ def test_an_adaptation_learns_from_every_prompt(
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(json.dumps({"prompt": PROMPTS[0]}) + "\n" + 9 * '{"prompt": "What?"}\n')
     monkeypatch.setattr(trainer_module, "_QUEUE", 2)
-    monkeypatch.setattr(adapt_cli, "open_models", lambda *a, **k: (world.target, [world.drafter]))
+    monkeypatch.setattr(adapt_cli, "open_models", lambda *a, **k: (world.target, world.drafter))
     monkeypatch.setenv("OMNIDRAFT_DATA", str(tmp_path))
     arguments = ["adapt", str(prompts), "--target", "x", "--adapter", "a", "--json"]
     arguments += ["--max-new-tokens", "8", "--learn-budget", budget]
@@ -1202,7 +1202,7 @@ def test_how_a_head_is_trained_and_when_a_draft_ends_can_be_chosen(
             return super().generate(prompt, options)
 
     monkeypatch.setattr(adapt_cli, "Session", Watched)
-    monkeypatch.setattr(adapt_cli, "open_models", lambda *a, **k: (world.target, [world.drafter]))
+    monkeypatch.setattr(adapt_cli, "open_models", lambda *a, **k: (world.target, world.drafter))
     arguments = ["adapt", str(prompts), "--target", "x", "--adapter", "a", "--interval", "1"]
     done = CliRunner().invoke(app, [*arguments, "--max-new-tokens", "8", *given])
     assert done.exit_code == 0, done.output

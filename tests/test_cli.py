@@ -36,7 +36,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "cache": str(root / "cache"),
         "target": str(write_target(root / "target", context=8192)),
         "drafter": str(write_drafter(root / "drafter", seed=1)),
-        "other drafter": str(write_drafter(root / "other", seed=2)),
     }
 
 
@@ -98,23 +97,6 @@ def test_output_that_cannot_be_written_is_told(world: dict[str, str], json: list
         )
     assert done.returncode == 2
     assert b"No space left" in done.stderr and done.stderr.count(b"\n") == 1
-
-
-def test_of_several_drafters_each_has_its_rounds(world: dict[str, str], tmp_path: Path) -> None:
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text('{"prompt": "The quick brown fox"}\n' * 2)
-    drafters = world["drafter"], world["other drafter"]
-    done = run(
-        world,
-        *("bench", str(prompts), "--target", world["target"], "--json", "--draft-length", "2"),
-        *("--drafter", drafters[0], "--drafter", drafters[1], "--draft-confidence", "0"),
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    report = json.loads(done.stdout)
-    assert report["overall"]["identical"] == 2
-    assert report["drafter"] == " + ".join(drafters)
-    assert report["drafter_rounds"].keys() == set(drafters)
-    assert all(rounds > 0 for rounds in report["drafter_rounds"].values())
 
 
 @pytest.mark.parametrize("quantization", ["4bit", "8bit", "float32"])
@@ -193,12 +175,6 @@ def test_the_ngram_cache_survives_and_a_damaged_one_is_set_aside(world: dict[str
         (["--prompt", "word " * 9000], b"", r"context holds \d+; shorten the prompt by"),
         (["--prompt", "", "--raw"], b"", "no tokens"),
         (["--prompt", "x", "--drafter", "no-such-drafter"], b"", "no-such-drafter"),
-        (["--prompt", "x", *("--drafter", "default") * 2], b"", "given twice"),
-        (
-            ["--prompt", "x", "--drafter", "a", "--drafter", "b", "--adapter", "c"],
-            b"",
-            "one drafter",
-        ),
     ],
 )
 def test_what_a_user_can_mend_is_said_with_exit_code_2(

@@ -70,7 +70,7 @@ def test_logits_are_the_float_models(tmp_path: Path, grid: bool, kv_heads: int) 
     model.forward(TOKENS[50:51])
     model.truncate(40)
     pieces = [model.forward(part).copy() for part in np.split(TOKENS[40:], [1, 4, 9, 300])]
-    # A drafter need not be batch-invariant. Where a kernel treats a lone row differently, some input
+    # A drafter need not be batch-invariant. Where a kernel treats a lone row differently, an input
     # is rounded to the next of its 255 steps, which a few logits show.
     difference = np.concatenate(pieces) - found[40:]
     assert np.square(difference).mean() < 4e-6 * expected.var()

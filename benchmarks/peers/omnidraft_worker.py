@@ -20,7 +20,7 @@ class OmniDraft:
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.version = omnidraft.__version__
         self._adapter: str | None = settings["adapter"]
-        open_pair = (settings["target"], [settings["drafter"]], settings["precision"], None)
+        open_pair = (settings["target"], settings["drafter"], settings["precision"], None)
         threads = settings["threads"]
         self._target, self._drafter = open_models(*open_pair, threads)
         if self._adapter:
