@@ -62,7 +62,7 @@ def profile(
             show_default=False,
         ),
     ] = None,
-    adb: Annotated[bool, typer.Option("--adb", help="Profile an attached phone.")] = False,
+    adb: Annotated[bool, typer.Option("--adb", hidden=True)] = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure where time, memory and energy go, plainly and speculatively in turn.

@@ -461,6 +461,12 @@ def test_mistakes_end_with_exit_code_2(
     assert "Traceback" not in done.stderr
 
 
+def test_what_does_not_work_yet_is_not_offered() -> None:
+    command = [sys.executable, "-m", "omnidraft", "profile", "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert "--device-profile" in shown.stdout and "--adb" not in shown.stdout
+
+
 # Memory and energy
 
 
