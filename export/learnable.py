@@ -10,7 +10,7 @@ from filelock import FileLock
 
 from omnidraft.export.pipeline import export, find_checkpoint
 from omnidraft.export.recipes import Options
-from omnidraft.runtime.bundle import BUNDLE_FILE, Bundle
+from omnidraft.runtime.bundle import BUNDLE_FILE, Bundle, Quantization
 from omnidraft.runtime.convert import source_sha256
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.files import expanded
@@ -52,7 +52,8 @@ def learnable_drafter(name: str, *, progress: Progress = lambda step, fraction: 
             progress("preparing the drafter to learn", None)
             # The built-in drafter's weights lie on a 4-bit grid; of another the export would have
             # to try which matrices bear 4 bits.
-            options = Options("int4" if name == DEFAULT_DRAFTER else "int8", own=True)
+            quantization: Quantization = "int4" if name == DEFAULT_DRAFTER else "int8"
+            options = Options(quantization, train_step=True, own=True)
             export(name, output, options=options, progress=progress)
     return output
 

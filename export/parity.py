@@ -1,4 +1,4 @@
-"""Whether an exported drafter says what the float32 model says, and how fast it says it.
+"""Whether an exported drafter says what the float32 model says.
 
 Only numpy and the runtime: ``omnidraft inspect --verify`` runs this where nothing else is
 installed.
@@ -6,8 +6,6 @@ installed.
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from omnidraft.runtime.bundle import Bundle, Latency, Parity
+from omnidraft.export.latency import is_emulated, measure_latency
+from omnidraft.runtime.bundle import Bundle, Latency, Parity, Thresholds
 from omnidraft.runtime.engines import open_engine
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
 from omnidraft.runtime.model import CausalModel
-from omnidraft.runtime.processor import processor_name
 
 Logits = NDArray[np.float32]
 
@@ -29,11 +27,16 @@ REFERENCE_TOKENS = 128
 # Tokens of a pass; engines with shorter graphs cut it.
 _PASS = 64
 # How far another machine's kernels may be from the exporting one's.
-TOLERANCES = {"positions": 0, "top1_agreement": 0.01, "kl": 0.01, "acceptance_agreement": 0.01}
-LATENCY_CONTEXT = 256
-_LATENCY_STEPS = 30
-# An emulated chip takes seconds for a pass: its time says nothing of the chip, a few show it runs.
-_EMULATED_CONTEXT, _EMULATED_STEPS = 8, 3
+TOLERANCES = {
+    "positions": 0,
+    "top1_agreement": 0.01,
+    "kl": 0.01,
+    "acceptance_agreement": 0.01,
+    "logit_error": 0.01,
+}
+# Where the float32 model gives its likeliest token less than this, on average, it has learned
+# nothing. (A trained drafter: about a half. Random weights: 0.0003.)
+_UNTRAINED = 0.01
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,11 @@ class Reference:
     def certainty(self) -> float:
         """The mean probability of the likeliest token."""
         return float(np.exp(self.logits[:, 0] - self.log_sum).mean())
+
+    @property
+    def untrained(self) -> bool:
+        """Whether the float32 model looks as if its likeliest token were chance."""
+        return self.certainty < _UNTRAINED
 
     def save(self, path: Path) -> None:
         """Write the reference as compressed arrays."""
@@ -119,7 +127,7 @@ def measure_parity(model: CausalModel, reference: Reference) -> Parity:
         OmniDraftError: a logit is NaN or infinite: such a model agrees with nothing.
     """
     same = 0
-    kl = acceptance = difference = 0.0
+    kl = acceptance = largest = noise = signal = 0.0
     start = 0
     for piece in np.split(reference.tokens, np.cumsum(reference.lengths)[:-1]):
         for rows in _rows(model, piece):
@@ -128,7 +136,10 @@ def measure_parity(model: CausalModel, reference: Reference) -> Parity:
             likeliest, expected = reference.likeliest[part], reference.logits[part]
             logits = np.take_along_axis(rows, likeliest, axis=1)
             same += int((rows.argmax(axis=1) == likeliest[:, 0]).sum())
-            difference = max(difference, float(np.abs(logits - expected).max()))
+            differences = logits.astype(np.float64) - expected
+            largest = max(largest, float(np.abs(differences).max()))
+            noise += _squares(differences)
+            signal += _squares(expected.astype(np.float64))
             p = _outcomes(expected, reference.log_sum[part])
             q = _outcomes(logits, _log_sum(rows))
             kl += float((p * (np.log(p) - np.log(q))).sum())
@@ -140,35 +151,42 @@ def measure_parity(model: CausalModel, reference: Reference) -> Parity:
         # Rounding can make a sum of nothing slightly negative.
         kl=max(0.0, kl / positions),
         acceptance_agreement=min(1.0, acceptance / positions),
-        largest_logit_difference=difference,
+        largest_logit_difference=largest,
+        # A model that says the same of every token has no signal.
+        logit_error=noise / max(signal, 1e-12),
         measured_with=_engine_name(model),
     )
 
 
-def measure_latency(model: CausalModel, threads: int) -> Latency:
-    """Time steps of one token: see ``Latency``. The model's sequence is lost."""
-    context, steps = LATENCY_CONTEXT, _LATENCY_STEPS
-    emulated = is_emulated(model)
-    if emulated:
-        context, steps = _EMULATED_CONTEXT, _EMULATED_STEPS
-    context = min(context, model.max_length - 1)
-    token = [0]
-    model.truncate(0)
-    model.forward(np.zeros(context, np.int64), rows=1)
-    times = []
-    for step in range(steps + 1):
-        model.truncate(context)
-        begin = time.perf_counter()
-        model.forward(token)
-        if step:  # the first one warms up
-            times.append(time.perf_counter() - begin)
-    model.truncate(0)
-    return Latency(
-        context=context,
-        threads=threads,
-        milliseconds=statistics.median(times) * 1000,
-        processor=processor_name(),
-        emulated=emulated,
+def shortcomings(parity: Parity, thresholds: Thresholds) -> list[str]:
+    """In what a parity does not reach its thresholds; nothing, where it does."""
+    agreement, error = thresholds.smallest_agreement, thresholds.largest_logit_error
+    found = []
+    if agreement is not None:
+        for name, value in (
+            ("top-1 agreement", parity.top1_agreement),
+            ("acceptance agreement", parity.acceptance_agreement),
+        ):
+            if value < agreement:
+                found.append(f"{name} is {value:.2%}, {agreement:.2%} are needed")
+    if error is not None and parity.logit_error > error:
+        found.append(f"logit error is {parity.logit_error:.2%}, at most {error:.2%} is allowed")
+    return found
+
+
+def parity_text(parity: Parity, thresholds: Thresholds | None = None) -> str:
+    """All figures in one sentence, with what was needed."""
+    agreement = error = ""
+    if thresholds is not None:
+        needed, allowed = thresholds.smallest_agreement, thresholds.largest_logit_error
+        agreement = " (not asked)" if needed is None else f" (needed: {needed:.2%})"
+        error = " (not asked)" if allowed is None else f" (allowed: {allowed:.2%})"
+    return (
+        f"top-1 agreement with float32 {parity.top1_agreement:.2%}{agreement}, acceptance "
+        f"agreement {parity.acceptance_agreement:.2%}{agreement}, logit error "
+        f"{parity.logit_error:.2%}{error}, KL {parity.kl:.4f}, largest logit difference "
+        f"{parity.largest_logit_difference:.3g}, on {parity.positions:,} tokens of held text "
+        f"({parity.measured_with})"
     )
 
 
@@ -177,12 +195,14 @@ class Verified:
     """A bundle measured again.
 
     Args:
-        reason: in what it differs from its manifest by more than rounding; "" if in nothing.
+        reason: in what parity differs from the manifest's by more than rounding; "" if in nothing.
+        other_processor: whether the manifest's latency was measured on another kind of processor.
     """
 
     parity: Parity
     latency: Latency
     reason: str
+    other_processor: bool
 
     @property
     def ok(self) -> bool:
@@ -194,6 +214,7 @@ class Verified:
         return {
             "parity": self.parity.model_dump(),
             "latency": self.latency.model_dump(),
+            "other_processor": self.other_processor,
             "ok": self.ok,
         }
 
@@ -201,7 +222,7 @@ class Verified:
 def verify(bundle: Bundle, folder: Path, threads: int) -> Verified:
     """Measure a bundle's parity and latency again and compare the parity with the manifest's.
 
-    Latency is another machine's matter and is not compared.
+    Latency is another machine's matter: both are shown, and neither is wrong.
 
     Raises:
         DamagedFileError: the bundle has no parity or no reference to measure with.
@@ -210,20 +231,17 @@ def verify(bundle: Bundle, folder: Path, threads: int) -> Verified:
     """
     if bundle.parity is None or REFERENCE_FILE not in bundle.files:
         raise DamagedFileError(f"{folder} has no parity report. Export the bundle again.")
-    model = open_engine(folder, threads=threads)
-    parity = measure_parity(model, Reference.load(folder / REFERENCE_FILE))
+    reference = Reference.load(folder / REFERENCE_FILE)
+    parity = measure_parity(open_engine(folder, threads=threads), reference)
     differing = [
         f"{name} is {found:.4f}, the manifest says {stated:.4f}"
         for name, tolerance in TOLERANCES.items()
         if abs((found := getattr(parity, name)) - (stated := getattr(bundle.parity, name)))
         > tolerance
     ]
-    return Verified(parity, measure_latency(model, threads), "; ".join(differing))
-
-
-def is_emulated(model: CausalModel) -> bool:
-    """Whether the model's chip is emulated: its engine says so."""
-    return bool(getattr(model, "emulated", False))
+    latency = measure_latency(folder, threads)
+    other = any(stated.processor != latency.processor for stated in bundle.latency)
+    return Verified(parity, latency, "; ".join(differing), other)
 
 
 def _engine_name(model: CausalModel) -> str:
@@ -248,6 +266,11 @@ def _log_sum(rows: Logits) -> Logits:
     largest = rows.max(axis=1, keepdims=True)
     total: Logits = np.log(np.exp(rows - largest).sum(axis=1)) + largest[:, 0]
     return total
+
+
+def _squares(rows: NDArray[np.float64]) -> float:
+    """Σ of squares, each row without its mean."""
+    return float(np.square(rows - rows.mean(axis=1, keepdims=True)).sum())
 
 
 def _outcomes(logits: Logits, log_sum: Logits) -> NDArray[np.float64]:

@@ -9,15 +9,26 @@ from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 
 from omnidraft.export.calibration import calibration_texts, held_texts
+from omnidraft.export.latency import measure_latency
 from omnidraft.export.parity import (
     REFERENCE_FILE,
     Reference,
     make_reference,
-    measure_latency,
     measure_parity,
+    parity_text,
+    shortcomings,
 )
-from omnidraft.export.recipes import Built, Options, Recipe, find_recipe
-from omnidraft.runtime.bundle import BUNDLE_FILE, Bundle, FileEntry, Geometry
+from omnidraft.export.recipes import Built, Options, Recipe, backends, find_recipe
+from omnidraft.runtime.bundle import (
+    BUNDLE_FILE,
+    PROMISED_BITS,
+    Bundle,
+    FileEntry,
+    Geometry,
+    Parity,
+    Quantization,
+    Thresholds,
+)
 from omnidraft.runtime.convert import source_sha256
 from omnidraft.runtime.convert.checkpoint import Checkpoint, Decoder, open_checkpoint
 from omnidraft.runtime.engines import open_engine
@@ -30,9 +41,10 @@ from omnidraft.runtime.tokenizer import Tokenizer, tokenizer_files
 
 # Tokens of a calibration text: recipes run whole texts in one pass.
 _LONGEST_TEXT = 1024
-# Where the float32 model gives its likeliest token less than this, on average, it has learned
-# nothing. (A trained drafter: about a half. Random weights: 0.0003.)
-_UNTRAINED = 0.01
+# Tokens of all calibration texts: see _check_enough.
+_LEAST_CALIBRATION = 1024
+# How much larger a logit error is noticed: less is chance.
+_NOTICEABLE = 1.1
 
 
 def export(
@@ -52,17 +64,21 @@ def export(
             else.
         backend: one of ``recipes.backends()``.
         options: see ``Options``.
-        calibration: see ``calibration_texts``.
+        calibration: see ``calibration_texts``. The built-in texts are then tried beside it, which
+            takes as long again, and if they do better on held text that is warned of.
         progress: told each step.
 
     Raises:
-        OmniDraftError: an option does not fit, the checkpoint is no Llama or its tokenizer not its
-            own, the disk is full, or the result is too far from float32.
+        OmniDraftError: an option does not fit or has no effect, the calibration text is too short,
+            the checkpoint is no Llama or its tokenizer not its own, the disk is full, or the result
+            is too far from float32.
     """
     recipe = find_recipe(backend)
     options = _complete(options or Options(), recipe)
     recipe.check(options)
     _check_output(output)
+    if calibration is not None:
+        _check_calibrated(recipe, options)
     calibrating = calibration_texts(calibration)
 
     def report(stage: str, done: int, total: int) -> None:
@@ -80,14 +96,17 @@ def export(
         options = dataclasses.replace(options, context=context)
         progress("reference in float32", None)
         texts = [tokenizer.encode(text) for text in held_texts()]
+        longest = min(context, _LONGEST_TEXT)
+        tokens = [tokenizer.encode(text)[:longest] for text in calibrating]
+        if calibration is not None:
+            _check_enough(tokens, calibration)
         reference = _float32_reference(checkpoint, folder, texts, recipe.parity_positions, context)
-        built = recipe.build(
-            checkpoint,
-            folder,
-            options,
-            [tokenizer.encode(text)[: min(context, _LONGEST_TEXT)] for text in calibrating],
-            report,
-        )
+        built = recipe.build(checkpoint, folder, options, tokens, report)
+        if calibration is not None and not built.calibrated:
+            raise OmniDraftError(
+                "--calibration has no effect on this checkpoint: its weights lie on a grid that "
+                f"{options.quantization} holds without loss. Leave it out."
+            )
         for file, content in files.items():
             (folder / file).write_bytes(content)
         reference.save(folder / REFERENCE_FILE)
@@ -95,8 +114,22 @@ def export(
         bundle = _describe(name, recipe, options, built, checkpoint, source, folder)
         bundle.save(folder)
         progress("parity", None)
-        bundle = _prove(bundle, folder, recipe, reference, options.threads)
+        bundle, parity = _prove(bundle, folder, recipe, options, reference, calibration)
+        progress("latency", None)
+        latency = measure_latency(folder, options.threads)
+        bundle = bundle.model_copy(update={"latency": [latency]})
         bundle.save(folder)
+        _warn_of_weights(bundle)
+        if calibration is not None:
+            progress("the same with the built-in text", None)
+            built_in = [tokenizer.encode(text)[:longest] for text in calibration_texts()]
+            plain = dataclasses.replace(options, train_step=False)
+            with tempfile.TemporaryDirectory(prefix="built-in-", dir=folder) as scratch:
+                other = Path(scratch)
+                built = recipe.build(checkpoint, other, plain, built_in, report)
+                _describe(name, recipe, plain, built, checkpoint, None, other).save(other)
+                usual = measure_parity(open_engine(other, threads=options.threads), reference)
+            _warn_of_calibration(parity, usual, calibration)
         _check_output(output)  # again: files may have come meanwhile
     return bundle
 
@@ -109,6 +142,26 @@ def _complete(options: Options, recipe: Recipe) -> Options:
             f"it has {', '.join(recipe.quantizations)}."
         )
     return dataclasses.replace(options, quantization=chosen)
+
+
+def _check_calibrated(recipe: Recipe, options: Options) -> None:
+    if options.quantization in recipe.calibrated:
+        return
+    using = [f"{name} {q}" for name in backends() for q in find_recipe(name).calibrated]
+    raise OmniDraftError(
+        f"--calibration has no effect on {recipe.backend} {options.quantization}: only "
+        f"{' and '.join(using)} use it. Leave it out."
+    )
+
+
+def _check_enough(texts: list[list[int]], calibration: Path) -> None:
+    """Refuse text that shows too little of what tensors hold."""
+    if (count := sum(map(len, texts))) < _LEAST_CALIBRATION:
+        raise OmniDraftError(
+            f"{calibration} holds {count:,} tokens to calibrate with, {_LEAST_CALIBRATION:,} are "
+            f"needed at least; of each text the first {_LONGEST_TEXT:,} count, or --context. Add "
+            "text, or leave --calibration out for the built-in text."
+        )
 
 
 def _check_output(output: Path) -> None:
@@ -236,6 +289,7 @@ def _describe(
         lora=built.lora,
         max_threads=built.max_threads,
         graphs=built.graphs,
+        weights=built.weights,
         source_sha256=source_sha256(source) if source else "",
         versions={"omnidraft": version("omnidraft"), **built.versions},
         files={file: FileEntry(**entry) for file, entry in describe_files(folder).items()},
@@ -243,23 +297,67 @@ def _describe(
 
 
 def _prove(
-    bundle: Bundle, folder: Path, recipe: Recipe, reference: Reference, threads: int
-) -> Bundle:
-    model = open_engine(folder, threads=threads)
-    parity = measure_parity(model, reference)
-    if (certainty := reference.certainty) < _UNTRAINED:
+    bundle: Bundle,
+    folder: Path,
+    recipe: Recipe,
+    options: Options,
+    reference: Reference,
+    calibration: Path | None,
+) -> tuple[Bundle, Parity]:
+    """The bundle with its parity, saved, if that is good enough."""
+    thresholds = recipe.thresholds[bundle.quantization]
+    if options.min_agreement is not None:
+        thresholds = Thresholds(smallest_agreement=options.min_agreement, largest_logit_error=None)
+    elif reference.untrained:
+        thresholds = thresholds.model_copy(update={"smallest_agreement": None})
+    parity = measure_parity(open_engine(folder, threads=options.threads), reference)
+    if reference.untrained:
         warnings.warn(
-            f"The float32 model gives its likeliest token {certainty:.2%} on average: it looks "
-            "untrained. Which token is the likeliest is then chance, so top-1 agreement says "
-            "nothing; acceptance agreement does.",
+            f"The float32 model gives its likeliest token {reference.certainty:.2%} on average: it "
+            "looks untrained. Which token is the likeliest is then chance, and any two such models "
+            "accept each other's drafts, so neither agreement says anything; the logit error does.",
             stacklevel=3,
         )
-    # Hence the better of the two.
-    if max(parity.top1_agreement, parity.acceptance_agreement) < recipe.smallest_agreement:
+    if reasons := shortcomings(parity, thresholds):
         raise OmniDraftError(
-            f"The exported drafter agrees with float32 on only {parity.top1_agreement:.1%} of "
-            f"{parity.positions} tokens, {recipe.smallest_agreement:.0%} are needed. Nothing was "
-            "kept. Choose a finer --quantization, or --calibration with text of its kind."
+            f"The exported drafter is too far from float32: {' and '.join(reasons)}. Found: "
+            f"{parity_text(parity, thresholds)}. Nothing was kept. "
+            f"{_remedy(bundle.quantization, recipe, calibration)}"
         )
-    latency = measure_latency(model, threads)
-    return bundle.model_copy(update={"parity": parity, "latency": [latency]})
+    bundle = bundle.model_copy(update={"parity": parity, "thresholds": thresholds})
+    bundle.save(folder)
+    return bundle, parity
+
+
+def _warn_of_weights(bundle: Bundle) -> None:
+    share = bundle.promised_share
+    if share is not None and share < 0.5:
+        warnings.warn(
+            f"Only {share:.0%} of the weights have the {PROMISED_BITS[bundle.quantization]} bits "
+            f"that {bundle.quantization} promises ({bundle.weights_text}): with fewer bits the "
+            "others would be further from float32 than is allowed, or their shape does not fit.",
+            stacklevel=3,
+        )
+
+
+def _warn_of_calibration(found: Parity, built_in: Parity, calibration: Path) -> None:
+    if found.logit_error > _NOTICEABLE * built_in.logit_error:
+        warnings.warn(
+            f"With {calibration} the drafter does worse on held text than with the built-in text: "
+            f"logit error {found.logit_error:.2%} instead of {built_in.logit_error:.2%}, top-1 "
+            f"agreement {found.top1_agreement:.2%} instead of {built_in.top1_agreement:.2%}. Leave "
+            "--calibration out unless your text is of another kind.",
+            stacklevel=3,
+        )
+
+
+def _remedy(quantization: Quantization, recipe: Recipe, calibration: Path | None) -> str:
+    remedies = []
+    if quantization != recipe.quantizations[-1]:
+        remedies.append("a finer --quantization")
+    if quantization in recipe.calibrated:
+        remedies.append(
+            "--calibration with text of its kind" if calibration is None else "no --calibration"
+        )
+    remedies.append("by --min-agreement what is enough for you")
+    return f"Choose {', or '.join(remedies)}."

@@ -44,7 +44,7 @@ from omnidraft.runtime.session import (
 
 if TYPE_CHECKING:
     from omnidraft.export.parity import Verified
-    from omnidraft.runtime.bundle import Bundle, Latency, Parity
+    from omnidraft.runtime.bundle import Bundle, Graph, Latency
 
 app = typer.Typer(
     help="One small draft model makes any local language model answer faster, losslessly.",
@@ -272,16 +272,27 @@ def export_command(
     ] = None,
     calibration: Annotated[
         Path | None,
-        typer.Option(help="Text for static quantization.", show_default="built-in text"),
-    ] = None,
-    train_step: Annotated[
-        bool | None,
         typer.Option(
-            "--train-step/--no-train-step",
-            help="A graph that trains the LoRA inputs.",
-            show_default="by backend",
+            help="Text for onnx int4 and qnn; the built-in text is tried, too, and compared.",
+            show_default="built-in text",
         ),
     ] = None,
+    min_agreement: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Fail when top-1 or acceptance agreement with float32 is lower.",
+            show_default="by quantization, and on the error of logits",
+        ),
+    ] = None,
+    train_step: Annotated[
+        bool,
+        typer.Option(
+            "--train-step/--no-train-step",
+            help="Add a graph that trains the LoRA inputs; it holds the weights once more.",
+        ),
+    ] = False,
     threads: MeasuringThreads = 2,
     as_json: AsJson = False,
 ) -> None:
@@ -293,7 +304,9 @@ def export_command(
     from omnidraft.export.pipeline import export
     from omnidraft.export.recipes import Options
 
-    options = Options(quantization, lora_rank, context or 0, soc, threads, train_step)
+    options = Options(
+        quantization, lora_rank, context or 0, soc, threads, min_agreement, train_step
+    )
     with steps(f"exporting {checkpoint}") as show:
         export(checkpoint, output, backend, options, calibration=calibration, progress=show)
     inspect(output, as_json=as_json)
@@ -547,6 +560,8 @@ def _answer_as_dict(answer: Answer) -> dict[str, Any]:
 
 
 def _print_bundle(bundle: Bundle, verified: Verified | None) -> None:
+    from omnidraft.export.parity import parity_text
+
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -568,9 +583,9 @@ def _print_bundle(bundle: Bundle, verified: Verified | None) -> None:
         f"context {g.context_length:,}",
     )
     for graph in bundle.graphs:
-        passes = "passes of any length" if graph.tokens is None else f"{graph.tokens} tokens a pass"
-        what = passes if graph.role == "decoder" else "training step"
+        what = _passes_text(graph) if graph.role == "decoder" else "training step"
         table.add_row("graph", f"{graph.file}: {what}")
+    table.add_row("weights", bundle.weights_text)
     lora = bundle.lora
     table.add_row(
         "LoRA", "none" if lora is None else f"rank {lora.rank} on {', '.join(lora.linears)}"
@@ -579,30 +594,32 @@ def _print_bundle(bundle: Bundle, verified: Verified | None) -> None:
         table.add_row("file", f"{name}, {entry.size / 1e6:.2f} MB, sha256 {entry.sha256[:12]}… ✓")
     table.add_row("size", f"{bundle.size / 1e6:.1f} MB")
     if bundle.parity is not None:
-        table.add_row("parity", _parity_text(bundle.parity))
+        table.add_row("parity", parity_text(bundle.parity, bundle.thresholds))
     for latency in bundle.latency:
         table.add_row("latency", _latency_text(latency))
     if verified is not None:
-        table.add_row("found now", _parity_text(verified.parity))
+        table.add_row("found now", parity_text(verified.parity))
         table.add_row("", _latency_text(verified.latency))
+        if verified.other_processor:
+            table.add_row("", "This is another processor: its latency is not the one above.")
     table.add_row("versions", ", ".join(f"{name} {v}" for name, v in bundle.versions.items()))
     stdout().print(table)
 
 
-def _parity_text(parity: Parity) -> str:
-    return (
-        f"top-1 agreement with float32 {parity.top1_agreement:.2%}, KL {parity.kl:.4f}, "
-        f"acceptance {parity.acceptance_agreement:.2%}, largest logit difference "
-        f"{parity.largest_logit_difference:.3g}, on {parity.positions:,} tokens of held text "
-        f"({parity.measured_with})"
-    )
+def _passes_text(graph: Graph) -> str:
+    if graph.tokens is not None:
+        return f"{graph.tokens} tokens a pass"
+    if graph.most_tokens is not None:
+        return f"passes of up to {graph.most_tokens} tokens"
+    return "passes of any length"
 
 
 def _latency_text(latency: Latency) -> str:
     kind = ", emulated" if latency.emulated else ""
     return (
-        f"{latency.milliseconds:.2f} ms a token at context {latency.context}, {latency.threads} "
-        f"threads, {latency.processor}{kind}"
+        f"a token takes {latency.milliseconds:.2f} ms (p50) to {latency.p95_milliseconds:.2f} ms "
+        f"(p95), {latency.steps} steps at context {latency.context}, {latency.threads} threads, "
+        f"{latency.processor}{kind}"
     )
 
 

@@ -19,9 +19,12 @@ from omnidraft.runtime.manifest import BUNDLE_FILE as BUNDLE_FILE
 from omnidraft.runtime.manifest import Backend as Backend
 from omnidraft.runtime.manifest import BundleQuantization, file_sha256
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Quantization = BundleQuantization
+
+PROMISED_BITS: dict[Quantization, int] = {"int8": 8, "int4": 4, "a16w8": 8}
+"""The width of weights that the name of a quantization promises."""
 
 
 class _Part(BaseModel):
@@ -54,12 +57,14 @@ class Graph(_Part):
     """One graph of a bundle.
 
     ``role`` is ``decoder`` for every graph that scores tokens, ``training`` for a training step.
-    ``tokens`` is how many tokens a pass of a static graph takes, None where the graph is dynamic.
+    ``tokens`` is how many tokens a pass of a static graph takes, None where the graph is dynamic;
+    ``most_tokens`` how many a dynamic graph takes at most, None where that is not bounded.
     """
 
     role: Literal["decoder", "training"]
     file: str
     tokens: Annotated[int, Field(ge=1)] | None = None
+    most_tokens: Annotated[int, Field(ge=1)] | None = None
     inputs: list[Tensor]
     outputs: list[Tensor]
 
@@ -98,6 +103,19 @@ class Soc(_Part):
     emulation: Emulation | None = None
 
 
+class WeightShare(_Part):
+    """The weights that a decoder stores with so many bits each.
+
+    ``products`` counts the linears, the head among them, ``elements`` their weights and those of
+    the embedding; ``share`` is the part of all elements. Norms and LoRA inputs are no weights here.
+    """
+
+    bits: Annotated[int, Field(ge=1)]
+    products: Annotated[int, Field(ge=0)]
+    elements: Annotated[int, Field(ge=1)]
+    share: Annotated[float, Field(gt=0, le=1)]
+
+
 class Parity(_Part):
     """Agreement with the float32 model, teacher-forced on held text.
 
@@ -105,6 +123,13 @@ class Parity(_Part):
     and the rest as one outcome; ``acceptance_agreement`` is the mean over positions of
     Σ min(q, q_float32) over the same outcomes: the acceptance rate of one model's draft tokens
     under the other. ``largest_logit_difference`` is over these tokens' logits.
+
+    ``logit_error`` is the noise in these logits beside their signal,
+    Σ (d − mean d)² / Σ (z − mean z)²: z are the float32 model's logits of a position's 128 tokens,
+    d what the bundle's differ from them, both without their mean, which softmax does not see; the
+    sums are over tokens and positions. Being relative, it means the same whether the model is
+    sure of what it says or, untrained, of nothing: an equal model has 0, a model that says the
+    same of every token 1, an unrelated one of the same kind more than that.
     """
 
     positions: Annotated[int, Field(ge=1)]
@@ -112,15 +137,33 @@ class Parity(_Part):
     kl: Annotated[float, Field(ge=0)]
     acceptance_agreement: Annotated[float, Field(ge=0, le=1)]
     largest_logit_difference: Annotated[float, Field(ge=0)]
+    logit_error: Annotated[float, Field(ge=0)]
     measured_with: str
 
 
+class Thresholds(_Part):
+    """What an export had to reach.
+
+    ``smallest_agreement`` is for top-1 and for acceptance agreement, each, and None for an
+    untrained model, of which neither says anything. ``largest_logit_error`` is for
+    ``Parity.logit_error``, and None where an agreement was asked for by ``--min-agreement``.
+    """
+
+    smallest_agreement: Annotated[float, Field(ge=0, le=1)] | None
+    largest_logit_error: Annotated[float, Field(ge=0)] | None
+
+
 class Latency(_Part):
-    """Milliseconds of one decoding step of one token, median of several."""
+    """Milliseconds of one decoding step of one token, in a process that does nothing else.
+
+    ``milliseconds`` is the median and ``p95_milliseconds`` the 95th percentile of ``steps`` steps.
+    """
 
     context: int
     threads: int
     milliseconds: Annotated[float, Field(gt=0)]
+    p95_milliseconds: Annotated[float, Field(gt=0)]
+    steps: Annotated[int, Field(ge=1)]
     processor: str
     emulated: bool = False
 
@@ -135,7 +178,7 @@ class FileEntry(_Part):
 class Bundle(_Part):
     """A drafter exported for one backend."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     name: str
     backend: Backend
     quantization: Quantization
@@ -144,9 +187,11 @@ class Bundle(_Part):
     lora: Lora | None = None
     max_threads: Annotated[int, Field(ge=1)] | None = None
     graphs: Annotated[list[Graph], Field(min_length=1)]
+    weights: Annotated[list[WeightShare], Field(min_length=1)]
     source_sha256: str
     versions: dict[str, str]
     parity: Parity | None = None
+    thresholds: Thresholds | None = None
     latency: list[Latency] = []
     files: dict[str, FileEntry]
 
@@ -154,6 +199,28 @@ class Bundle(_Part):
     def decoders(self) -> list[Graph]:
         """The graphs that score tokens."""
         return [graph for graph in self.graphs if graph.role == "decoder"]
+
+    @property
+    def promised_share(self) -> float | None:
+        """The part of the weights whose width is the one that the quantization's name promises.
+
+        None: it promises none.
+        """
+        promised = PROMISED_BITS.get(self.quantization)
+        if promised is None:
+            return None
+        return sum(part.share for part in self.weights if part.bits == promised)
+
+    @property
+    def weights_text(self) -> str:
+        """The widths of the weights, in words."""
+        products = sum(part.products for part in self.weights)
+        elements = sum(part.elements for part in self.weights)
+        parts = (
+            f"{part.share:.1%} have {part.bits} bits ({part.products} of {products} products)"
+            for part in self.weights
+        )
+        return f"of {elements / 1e6:.2f} M weights {', '.join(parts)}"
 
     @property
     def size(self) -> int:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -25,14 +26,16 @@ from tiny import byte_level_tokenizer, sentencepiece_tokenizer, write_drafter, w
 
 from omnidraft.export.calibration import calibration_texts, held_texts
 from omnidraft.export.gptq import quantize_blocks4_gptq
+from omnidraft.export.latency import measure_latency
 from omnidraft.export.learnable import learnable_drafter
 from omnidraft.export.parity import Reference, make_reference, measure_parity, verify
 from omnidraft.export.pipeline import export
-from omnidraft.export.recipes import Options, find_recipe
+from omnidraft.export.recipes import Options, backends, find_recipe
 from omnidraft.export.socs import DEFAULT_SOC
 from omnidraft.runtime.adapters import complete_adapter
 from omnidraft.runtime.bundle import BUNDLE_FILE, Bundle
 from omnidraft.runtime.convert import convert
+from omnidraft.runtime.convert.checkpoint import open_checkpoint
 from omnidraft.runtime.engines import open_engine
 from omnidraft.runtime.engines.onnx import OnnxModel
 from omnidraft.runtime.errors import (
@@ -47,6 +50,9 @@ from omnidraft.runtime.training_step import TrainingStep
 
 RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(3, 400, 120)
+TEXTS = [TOKENS.tolist()]
+# What a device need not have.
+HEAVY = ("torch", "transformers", "onnx", "executorch", "gguf")
 HIDDEN, INNER, HEADS, KV_HEADS, SIZE = 64, 96, 4, 2, 16  # of tiny.py's models
 
 
@@ -60,7 +66,7 @@ def bundles(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
     """The drafter as every kind of ONNX bundle."""
     root = tmp_path_factory.mktemp("bundles")
     for quantization in ("none", "int8", "int4"):
-        options = Options(quantization, train_step=False)  # type: ignore[arg-type]
+        options = Options(quantization)  # type: ignore[arg-type]
         export(str(checkpoint), root / quantization, options=options)
     return {path.name: path for path in root.iterdir()}
 
@@ -109,8 +115,7 @@ def test_four_bits_everywhere(
     (source / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": tied}))
     recipe = sys.modules[type(find_recipe("onnx")).__module__]
     monkeypatch.setattr(recipe, "FOUR_BIT_BUDGET", 1e9)
-    monkeypatch.setattr(type(find_recipe("onnx")), "smallest_agreement", 0.0)
-    options = Options("int4", train_step=False)
+    options = Options("int4", min_agreement=0.0)
     bundle = export(str(source), tmp_path / "out", options=options)
     vocab = bundle.geometry.vocab_size
     attention = HIDDEN * (2 * HEADS + 2 * KV_HEADS) * SIZE
@@ -120,6 +125,34 @@ def test_four_bits_everywhere(
     smallest = (linears + embeddings) * 5 / 8
     assert smallest < bundle.files["model.onnx.data"].size < smallest + 160_000
     assert bundle.parity is not None and bundle.parity.acceptance_agreement > 0.5
+    assert [(part.bits, part.products, part.elements) for part in bundle.weights] == [
+        (4, 9, linears + embeddings)
+    ]
+    assert bundle.promised_share == 1.0
+
+
+def test_the_report_says_how_many_bits_the_weights_have(
+    checkpoint: Path, bundles: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a quantization is called, and of how much of it the name is true."""
+    for name, bits in (("none", 32), ("int8", 8)):
+        (part,) = Bundle.load(bundles[name]).weights
+        assert (part.bits, part.products, part.share) == (bits, 9, 1.0)
+    mixed = Bundle.load(bundles["int4"])
+    stored = sum(part.elements * part.bits // 8 + part.elements // 8 for part in mixed.weights)
+    data = mixed.files["model.onnx.data"].size
+    # Scales are a float32 for each 32 weights; norms, rotary tables and page alignment beside.
+    assert {part.bits for part in mixed.weights} == {4, 8} and stored < data < stored + 160_000
+    shown = run("inspect", str(bundles["int4"])).stdout
+    reported = json.loads(run("inspect", str(bundles["int4"]), "--json").stdout)["weights"]
+    for part, entry in zip(mixed.weights, reported, strict=True):
+        assert f"{part.share:.1%} have {part.bits} bits ({part.products} of 9" in shown
+        assert entry == part.model_dump()
+    recipe = sys.modules[type(find_recipe("onnx")).__module__]
+    monkeypatch.setattr(recipe, "FOUR_BIT_BUDGET", 0.0)
+    with pytest.warns(UserWarning, match=r"Only 0% .* 4 bits that int4 promises .*9 of 9"):
+        bundle = export(str(checkpoint), tmp_path / "out", options=Options("int4"))
+    assert bundle.promised_share == 0.0 and [part.bits for part in bundle.weights] == [8]
 
 
 def test_rounding_makes_up_for_its_errors() -> None:
@@ -352,7 +385,7 @@ def test_adapters_that_do_not_fit(
     with pytest.raises(OmniDraftError, match="other half"):
         model.set_adapter({"lora.0.o.A": a})
     assert np.array_equal(logits(model), expected)
-    options = Options("none", lora_rank=0, train_step=False)
+    options = Options("none", lora_rank=0)
     assert export(str(checkpoint), tmp_path / "plain", options=options).lora is None
     without = OnnxModel(tmp_path / "plain", threads=1)
     with pytest.raises(OmniDraftError, match="no LoRA inputs"):
@@ -439,16 +472,19 @@ def test_a_bundle_needs_no_more_than_a_device_has(bundles: dict[str, Path], tmp_
     """Neither torch nor transformers nor onnx is imported, to draft and to verify."""
     source = write_target(tmp_path / "source")
     convert(source, tmp_path / "target", "8bit", extra_files=tokenizer_files(source))
-    code = """
+    code = (
+        f"HEAVY = {HEAVY}"
+        + """
 import sys
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("torch", "transformers", "onnx", "executorch", "gguf"):
+        if name.partition(".")[0] in HEAVY:
             raise ImportError(f"{name} is blocked")
 sys.meta_path.insert(0, Blocked())
 from omnidraft.cli import main
 main()
 """
+    )
     for name, folder in bundles.items():
         done = run(
             *("generate", "--target", str(tmp_path / "target"), "--drafter", str(folder)),
@@ -531,7 +567,7 @@ def test_a_llama_is_exported_from_the_hub(
     downloads = stand_in_hub(
         monkeypatch, lambda folder: shutil.copytree(checkpoint, folder, dirs_exist_ok=True)
     )
-    bundle = export("someone/tiny", tmp_path / "out", options=Options("none", train_step=False))
+    bundle = export("someone/tiny", tmp_path / "out", options=Options("none"))
     assert bundle.name == "someone/tiny" and bundle == Bundle.load(tmp_path / "out")
     assert len(downloads) == 2 and "*.safetensors" in downloads[1]
 
@@ -540,7 +576,7 @@ def test_other_peoples_files_are_left_alone(checkpoint: Path, tmp_path: Path) ->
     out = tmp_path / "out"
     out.mkdir()
     (out / "letter.txt").write_text("dear")
-    options = Options("none", train_step=False)
+    options = Options("none")
     with pytest.raises(OmniDraftError, match="exists and is no bundle"):
         export(str(checkpoint), out, options=options)
     assert [path.name for path in out.iterdir()] == ["letter.txt"]
@@ -550,9 +586,9 @@ def test_other_peoples_files_are_left_alone(checkpoint: Path, tmp_path: Path) ->
     export(str(checkpoint), out, options=options)  # an empty folder is taken
     first = Bundle.load(out)
     with pytest.raises(ModelNotFoundError, match="calibration"):
-        export(str(checkpoint), out, options=options, calibration=tmp_path / "none.txt")
+        export(str(checkpoint), out, options=Options("int4"), calibration=tmp_path / "none.txt")
     assert Bundle.load(out) == first
-    second = export(str(checkpoint), out, options=Options("int8", train_step=False))
+    second = export(str(checkpoint), out, options=Options("int8"))
     assert Bundle.load(out) == second and second != first
     assert sorted(tmp_path.iterdir()) == [out]
     # A manifest does not give the rest of the folder away.
@@ -579,7 +615,7 @@ def test_files_that_come_meanwhile_are_left_alone(checkpoint: Path, tmp_path: Pa
             out.mkdir()
             (out / "letter.txt").write_text("dear")
 
-    options = Options("none", train_step=False)
+    options = Options("none")
     with pytest.raises(OmniDraftError, match="exists and is no bundle"):
         export(str(checkpoint), out, options=options, progress=interfere)
     assert [path.name for path in tmp_path.rglob("*")] == ["out", "letter.txt"]
@@ -662,7 +698,7 @@ def test_a_folder_that_is_no_checkpoint(bundles: dict[str, Path], tmp_path: Path
 def test_a_bundle_of_links(checkpoint: Path, tmp_path: Path) -> None:
     """As in the hub's cache all files lie in one other folder; or each lies in its own."""
     source = tmp_path / "bundle"
-    export(str(checkpoint), source, options=Options("int8", lora_rank=4))
+    export(str(checkpoint), source, options=Options("int8", lora_rank=4, train_step=True))
     for layout in ("hub", "scattered"):
         (tmp_path / layout).mkdir()
         for number, path in enumerate(sorted(source.iterdir())):
@@ -683,7 +719,7 @@ def test_a_bundle_of_links(checkpoint: Path, tmp_path: Path) -> None:
 def test_all_files_have_the_same_mode(checkpoint: Path, tmp_path: Path) -> None:
     previous = os.umask(0o022)
     try:
-        export(str(checkpoint), tmp_path / "out", options=Options(lora_rank=4))
+        export(str(checkpoint), tmp_path / "out", options=Options(lora_rank=4, train_step=True))
     finally:
         os.umask(previous)
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "out").iterdir()}
@@ -730,7 +766,7 @@ def test_help_names_the_chip() -> None:
 
 def test_the_context_bounds_the_bundle(checkpoint: Path, tmp_path: Path) -> None:
     for asked, found in ((0, 512), (512, 512), (32, 32)):
-        options = Options("none", context=asked, train_step=False)
+        options = Options("none", context=asked)
         bundle = export(str(checkpoint), tmp_path / "out", options=options)
         assert bundle.geometry.context_length == found
         model = open_engine(tmp_path / "out")
@@ -742,17 +778,23 @@ def test_the_context_bounds_the_bundle(checkpoint: Path, tmp_path: Path) -> None
         export(str(checkpoint), tmp_path / "out", options=Options(context=513))
 
 
+def untrained(checkpoint: Path, folder: Path) -> Path:
+    """A copy of a checkpoint that gives every token nearly the same probability."""
+    shutil.copytree(checkpoint, folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["lm_head.weight"] *= np.float32(0.001)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
 def test_random_weights_are_said_to_be_random(checkpoint: Path, tmp_path: Path) -> None:
     """Their likeliest token is chance, so a low agreement is no reason to refuse them."""
-    source = tmp_path / "source"
-    shutil.copytree(checkpoint, source)
-    tensors = load_file(source / "model.safetensors")
-    tensors["lm_head.weight"] *= np.float32(0.001)
-    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
-    options = Options("int8", train_step=False)
+    source = untrained(checkpoint, tmp_path / "source")
+    options = Options("int8")
     with pytest.warns(UserWarning, match="looks untrained"):
         bundle = export(str(source), tmp_path / "out", options=options)
     assert bundle.parity is not None and bundle.parity.acceptance_agreement > 0.99
+    assert bundle.thresholds is not None and bundle.thresholds.smallest_agreement is None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         export(str(checkpoint), tmp_path / "out", options=options)
@@ -789,13 +831,105 @@ def test_latencies_side_by_side(bundles: dict[str, Path], tmp_path: Path) -> Non
         assert refused.returncode == 2 and word in refused.stderr, refused.stderr
 
 
-def test_a_bad_result_is_not_kept(
+def test_an_unrelated_model_is_not_kept(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(type(find_recipe("onnx")), "smallest_agreement", 1.01)
-    with pytest.raises(OmniDraftError, match="agrees with float32 on only"):
-        export(str(checkpoint), tmp_path / "out", options=Options("int8", train_step=False))
-    assert list(tmp_path.iterdir()) == []
+    """Trained or not: two random models accept each other's drafts, and differ."""
+    other = write_drafter(tmp_path / "other", seed=5)
+    recipe = find_recipe("onnx")
+    build = type(recipe).build
+
+    def wrong(
+        self: object, source: object, folder: Path, options: Options, *rest: object
+    ) -> object:
+        if options.quantization != "none":
+            source = open_checkpoint(exchanged)
+        return build(recipe, source, folder, options, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(recipe), "build", wrong)
+    pairs = [(checkpoint, other)]
+    pairs.append(tuple(untrained(path, tmp_path / f"u{i}") for i, path in enumerate(pairs[0])))  # type: ignore[arg-type]
+    before = sorted(tmp_path.iterdir())
+    for source, exchanged in pairs:
+        for quantization in recipe.quantizations[:-1]:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                with pytest.raises(OmniDraftError, match="too far from float32") as caught:
+                    export(str(source), tmp_path / "out", options=Options(quantization))
+            assert "logit error is" in str(caught.value)
+            assert sorted(tmp_path.iterdir()) == before
+            reference = make_reference(_float32(source, tmp_path / f"{source.name}-f"), TEXTS, 90)
+            parity = measure_parity(
+                _float32(exchanged, tmp_path / f"{exchanged.name}-f"), reference
+            )
+            assert parity.logit_error > 0.8
+            for path in set(tmp_path.iterdir()) - set(before):
+                shutil.rmtree(path)
+    assert reference.untrained and parity.acceptance_agreement > 0.95
+
+
+def test_all_figures_are_reported_and_the_threshold_can_be_set(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    figures = ("top-1 agreement", "acceptance agreement", "logit error", "KL", "largest logit")
+    command = ("export", str(checkpoint), "--output", str(out), "--lora-rank", "0")
+    refused = run(*command, "--min-agreement", "1")
+    assert refused.returncode == 2 and list(tmp_path.iterdir()) == [], refused.stderr
+    assert (
+        "acceptance agreement is 99." in refused.stderr and "100.00% are needed" in refused.stderr
+    )
+    assert all(figure in refused.stderr.partition("Found:")[2] for figure in figures)
+    assert "needed: 100.00%" in refused.stderr and "--min-agreement" in refused.stderr
+    done = run(*command)
+    assert done.returncode == 0, done.stderr
+    needed = find_recipe("onnx").thresholds["int8"]
+    assert all(figure in done.stdout for figure in figures)
+    assert f"needed: {needed.smallest_agreement:.2%}" in done.stdout
+    assert f"allowed: {needed.largest_logit_error:.2%}" in done.stdout
+    assert Bundle.load(out).thresholds == needed
+    done = run(*command, "--min-agreement", "0.5", "--json")
+    thresholds = json.loads(done.stdout)["thresholds"]
+    assert thresholds == {"smallest_agreement": 0.5, "largest_logit_error": None}
+
+
+def test_logit_error_is_noise_beside_signal(bundles: dict[str, Path]) -> None:
+    """Of a position's likeliest tokens, without what softmax does not see."""
+    model = open_engine(bundles["none"], threads=1)
+    reference = make_reference(model, [TOKENS.tolist()], len(TOKENS))
+    rng = np.random.default_rng(3)
+    scale = reference.logits.std(axis=1).mean()
+    noise = rng.standard_normal((len(TOKENS), model.vocab_size)).astype(np.float32)
+
+    def error(change: Callable[[NDArray[np.float32]], NDArray[np.float32]]) -> float:
+        return measure_parity(Changed(model, change), reference).logit_error  # type: ignore[arg-type]
+
+    assert error(lambda rows: rows + 7) < 1e-9
+    assert error(lambda rows: rows * 0) == pytest.approx(1)
+    assert error(lambda rows: rows * 0.9) == pytest.approx(0.01, rel=1e-3)
+    assert error(lambda rows: rows + noise[: len(rows)] * scale / 10) == pytest.approx(
+        0.01, rel=0.2
+    )
+
+
+class Changed:
+    """A model whose logits are changed."""
+
+    def __init__(
+        self, model: CausalModel, change: Callable[[NDArray[np.float32]], NDArray[np.float32]]
+    ) -> None:
+        self.model, self.change = model, change
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.model, name)
+
+    def forward(self, tokens: NDArray[np.int64], rows: int | None = None) -> NDArray[np.float32]:
+        return self.change(self.model.forward(tokens, rows))
+
+
+def _float32(checkpoint: Path, folder: Path) -> CausalModel:
+    convert(checkpoint, folder, "float32")
+    return OnnxModel(folder, threads=1)
 
 
 def test_no_space_left(checkpoint: Path, tmp_path: Path) -> None:
@@ -837,6 +971,128 @@ def test_calibration_files(tmp_path: Path) -> None:
     plain.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DamagedFileError, match="UTF-8"):
         calibration_texts(plain)
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_calibration_is_refused_where_it_has_no_effect(
+    backend: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = find_recipe(backend)
+    monkeypatch.setattr(type(recipe), "check", lambda self, options: None)  # packages may miss
+    text = tmp_path / "text.txt"
+    text.write_text("some text")
+    for quantization in set(recipe.quantizations) - set(recipe.calibrated):
+        with pytest.raises(OmniDraftError, match=r"no effect on .* only onnx int4 and qnn a16w8"):
+            export(
+                *(str(checkpoint), tmp_path / "out", backend, Options(quantization)),
+                calibration=text,
+            )
+    for quantization in recipe.calibrated:
+        with pytest.raises(OmniDraftError, match=r"text.txt holds \d+ tokens .* 1,024 are needed"):
+            export(
+                *(str(checkpoint), tmp_path / "out", backend, Options(quantization)),
+                calibration=text,
+            )
+    assert list(tmp_path.iterdir()) == [text]
+
+
+def test_calibration_that_brings_nothing_is_said_to(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Text that is worse than the built-in one, none needed, and text that is as good."""
+    recipe = sys.modules[type(find_recipe("onnx")).__module__]
+    monkeypatch.setattr(recipe, "FOUR_BIT_BUDGET", 1e9)
+    text = tmp_path / "text.jsonl"
+    options = Options("int4", min_agreement=0.0)
+
+    def made(texts: list[str]) -> Bundle:
+        text.write_text("".join(json.dumps({"text": each}) + "\n" for each in texts))
+        return export(str(checkpoint), tmp_path / "out", options=options, calibration=text)
+
+    with pytest.warns(UserWarning, match=r"worse on held text .* logit error .* instead of"):
+        worse = made(["a" * 1200] * 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        usual = made(calibration_texts())
+    assert usual.parity and worse.parity and usual.parity.kl < worse.parity.kl
+    assert not list((tmp_path / "out").glob("built-in-*"))
+    # Weights on a grid of four bits: there is nothing to choose.
+    monkeypatch.setattr(recipe, "matrix_names", lambda checkpoint: [])
+    with pytest.raises(OmniDraftError, match="no effect on this checkpoint"):
+        made(calibration_texts())
+
+
+def test_latency_is_measured_by_a_process_that_has_only_the_runtime(
+    bundles: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And which does not hear what libraries say, nor dies without a word."""
+    library = tmp_path / "library"
+    library.mkdir()
+    (library / "sitecustomize.py").write_text(f"""
+import sys
+print("a library's greeting")
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {HEAVY}:
+            raise ImportError(f"{{name}} is blocked")
+sys.meta_path.insert(0, Blocked())
+""")
+    monkeypatch.setenv("PYTHONPATH", str(library))
+    monkeypatch.setattr("omnidraft.export.latency.open_engine", None)  # not in this process
+    latency = measure_latency(bundles["int8"], 1)
+    assert 0 < latency.milliseconds <= latency.p95_milliseconds
+    assert latency.threads == 1 and latency.context == 256 and latency.steps > 50
+    (library / "sitecustomize.py").write_text("import os; os._exit(3)")
+    with pytest.raises(OmniDraftError, match=r"latency of .* exit code 3"):
+        measure_latency(bundles["int8"], 1)
+    monkeypatch.delenv("PYTHONPATH")
+    with pytest.raises(OmniDraftError, match=r"latency of .* holds no model"):
+        measure_latency(tmp_path, 1)
+
+
+def test_latencies_of_another_processor_are_not_compared(
+    bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(bundles["int8"], folder)
+    bundle = Bundle.load(folder)
+    assert not verify(bundle, folder, 1).other_processor
+    elsewhere = bundle.latency[0].model_copy(update={"processor": "Abacus", "milliseconds": 77.0})
+    bundle.model_copy(update={"latency": [elsewhere]}).save(folder)
+    shown = run("inspect", str(folder), "--verify")
+    assert shown.returncode == 0 and "77.00 ms (p50)" in shown.stdout and "Abacus" in shown.stdout
+    assert shown.stdout.count("(p95)") == 2 and "another processor" in shown.stdout
+    report = json.loads(run("inspect", str(folder), "--verify", "--json").stdout)
+    assert report["verified"]["other_processor"] and report["verified"]["ok"]
+    assert report["latency"][0]["milliseconds"] == 77.0
+    assert 0 < report["verified"]["latency"]["p95_milliseconds"] != 77.0
+
+
+def test_a_training_step_comes_when_asked_for(checkpoint: Path, tmp_path: Path) -> None:
+    command = ("export", str(checkpoint), "--json", "--quantization", "none", "--output")
+    sizes = {}
+    for flags in ((), ("--train-step",)):
+        done = run(*command, str(tmp_path / "out"), *flags)
+        assert done.returncode == 0, done.stderr
+        report = json.loads(done.stdout)
+        roles = [graph["role"] for graph in report["graphs"]]
+        assert roles == ["decoder", "training"] if flags else ["decoder"]
+        sizes[flags] = report["size_bytes"]
+    assert sizes[("--train-step",)] > sizes[()]
+
+
+def test_passes_are_described_as_they_are(bundles: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(bundles["none"], folder)
+    bundle = Bundle.load(folder)
+    for sizes, text in (
+        ({}, "passes of any length"),
+        ({"most_tokens": 64}, "passes of up to 64 tokens"),
+        ({"tokens": 8}, "8 tokens a pass"),
+    ):
+        graph = bundle.graphs[0].model_copy(update=sizes)
+        bundle.model_copy(update={"graphs": [graph]}).save(folder)
+        assert f"model.onnx: {text}" in run("inspect", str(folder)).stdout
 
 
 def test_optimum_has_the_command(checkpoint: Path, tmp_path: Path) -> None:

@@ -7,12 +7,20 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from omnidraft.runtime.bundle import Backend, Graph, Lora, Quantization, Soc
+from omnidraft.runtime.bundle import (
+    Backend,
+    Graph,
+    Lora,
+    Quantization,
+    Soc,
+    Thresholds,
+    WeightShare,
+)
 from omnidraft.runtime.convert.checkpoint import Checkpoint
 from omnidraft.runtime.errors import OmniDraftError
 
@@ -30,7 +38,9 @@ class Options:
         context: longest sequence, in tokens; 0: the recipe's default.
         soc: name of the chip, for backends that compile for one.
         threads: threads for parity and latency.
-        train_step: add a graph that trains the LoRA inputs; None: where the recipe can.
+        min_agreement: top-1 and acceptance agreement that are needed, instead of the recipe's
+            thresholds; None: those.
+        train_step: add a graph that trains the LoRA inputs. It holds the weights once more.
         own: for this program alone, where the recipe can: a faster graph, with an operator of
             the package's, whose head computes only what the checkpoint says is ever drafted.
     """
@@ -40,18 +50,24 @@ class Options:
     context: int = 0
     soc: str | None = None
     threads: int = 2
-    train_step: bool | None = None
+    min_agreement: float | None = None
+    train_step: bool = False
     own: bool = False
 
 
 @dataclass(frozen=True)
 class Built:
-    """What a recipe wrote."""
+    """What a recipe wrote.
+
+    ``calibrated`` is False where a recipe that uses calibration text had no use for it.
+    """
 
     graphs: list[Graph]
+    weights: list[WeightShare]
     lora: Lora | None
     max_threads: int | None = None
     soc: Soc | None = None
+    calibrated: bool = True
     versions: dict[str, str] = field(default_factory=dict)
 
 
@@ -61,10 +77,12 @@ class Recipe(Protocol):
     backend: Backend
     quantizations: tuple[Quantization, ...]
     """The first is the default."""
+    calibrated: tuple[Quantization, ...]
+    """Those that calibration text has an effect on."""
     context: int
     """The longest sequence unless another is asked for, in tokens; 0: the checkpoint's own."""
-    smallest_agreement: float
-    """The export fails when top-1 agreement with float32 is lower."""
+    thresholds: Mapping[Quantization, Thresholds]
+    """The export fails when parity is worse."""
     parity_positions: int
     """Positions of held text that are compared."""
 

@@ -9,16 +9,26 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from omnidraft.export.graphs import weight_shares
 from omnidraft.export.recipes import Built, Options, Progress
 from omnidraft.export.socs import find_soc
-from omnidraft.runtime.bundle import Backend, Graph, Lora, Quantization, Soc, Tensor
+from omnidraft.runtime.bundle import (
+    Backend,
+    Graph,
+    Lora,
+    Quantization,
+    Soc,
+    Tensor,
+    Thresholds,
+    WeightShare,
+)
 from omnidraft.runtime.convert.checkpoint import Checkpoint
 from omnidraft.runtime.errors import MissingDependencyError, OmniDraftError
 
@@ -49,8 +59,13 @@ class ExecuTorchRecipe:
 
     backend: Backend = "executorch"
     quantizations: tuple[Quantization, ...] = ("int8", "int4", "none")
+    calibrated: tuple[Quantization, ...] = ()
     context = 1024
-    smallest_agreement = 0.9
+    thresholds: Mapping[Quantization, Thresholds] = {
+        "int8": Thresholds(smallest_agreement=0.95, largest_logit_error=0.02),
+        "int4": Thresholds(smallest_agreement=0.9, largest_logit_error=0.1),
+        "none": Thresholds(smallest_agreement=0.99, largest_logit_error=0.0001),
+    }
     parity_positions = 1024
 
     def check(self, options: Options) -> None:
@@ -82,15 +97,17 @@ class ExecuTorchRecipe:
 
         shapes = lora_shapes(checkpoint.decoder, options.lora_rank) if options.lora_rank else {}
         soc = find_soc(options.soc) if options.soc else None
-        train = bool(options.train_step)
+        train = options.train_step
         steps = 2 + train
         with _quiet():
             progress("lower the decoder", 0, steps)
             model = Llama(checkpoint, options.context)
             if soc:
+                weights = _weights(model, chip=True)
                 program = _lower_to_chip(model, shapes, options.context, soc)
             else:
                 _quantize(model, options.quantization or "none")
+                weights = _weights(model)
                 program = _lower_decoder(model, shapes, options)
             _write(program, folder / PROGRAM_FILE)
             if train:
@@ -104,6 +121,7 @@ class ExecuTorchRecipe:
             graphs.append(_training_graph(vocab_size, shapes))
         return Built(
             graphs=graphs,
+            weights=weights,
             lora=Lora(rank=options.lora_rank) if options.lora_rank else None,
             soc=soc,
             versions={name: version(name) for name in ("executorch", "torch", "torchao")},
@@ -157,6 +175,22 @@ def _quantize(model: torch.nn.Module, quantization: Quantization) -> None:
             activation_quantization=activations if linear else None,
         )
         module.weight = torch.nn.Parameter(quantized, requires_grad=False)
+
+
+def _weights(model: torch.nn.Module, *, chip: bool = False) -> list[WeightShare]:
+    """How many bits the weights have that are to be lowered; a chip has half precision."""
+    import torch
+
+    def bits(weight: torch.Tensor) -> int:
+        dtype = torch.float16 if chip else getattr(weight, "target_dtype", weight.dtype)
+        # torch knows no size of int4: it holds such numbers in a byte each.
+        return 4 if str(dtype) == "torch.int4" else dtype.itemsize * 8
+
+    return weight_shares(
+        (bits(module.weight), int(isinstance(module, torch.nn.Linear)), module.weight.numel())
+        for module in model.modules()
+        if isinstance(module, torch.nn.Linear | torch.nn.Embedding)
+    )
 
 
 def _best_scales(weight: torch.Tensor, size: int, bits: int, dtype: torch.dtype) -> torch.Tensor:
@@ -296,6 +330,7 @@ def _decoder_graph(
         role="decoder",
         file=PROGRAM_FILE,
         tokens=CHIP_WIDTH if fixed_length else None,
+        most_tokens=None if fixed_length else WIDTH,
         inputs=[
             Tensor(name="tokens", dtype="int64", shape=[1, count]),
             Tensor(name="positions", dtype="int64", shape=[count]),

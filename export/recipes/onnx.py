@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,9 +19,9 @@ from onnx import (
 )
 
 from omnidraft.export.gptq import quantize_blocks4_gptq
-from omnidraft.export.graphs import describe_graph
+from omnidraft.export.graphs import describe_graph, describe_weights
 from omnidraft.export.recipes import Built, Options, Progress
-from omnidraft.runtime.bundle import Backend, Lora, Quantization
+from omnidraft.runtime.bundle import Backend, Lora, Quantization, Thresholds
 from omnidraft.runtime.convert.checkpoint import Checkpoint
 from omnidraft.runtime.convert.drafter import (
     DrafterWriter,
@@ -52,8 +52,13 @@ class OnnxRecipe:
 
     backend: Backend = "onnx"
     quantizations: tuple[Quantization, ...] = ("int8", "int4", "none")
+    calibrated: tuple[Quantization, ...] = ("int4",)
     context = 0
-    smallest_agreement = 0.9
+    thresholds: Mapping[Quantization, Thresholds] = {
+        "int8": Thresholds(smallest_agreement=0.95, largest_logit_error=0.02),
+        "int4": Thresholds(smallest_agreement=0.9, largest_logit_error=0.1),
+        "none": Thresholds(smallest_agreement=0.99, largest_logit_error=0.0001),
+    }
     parity_positions = 1024
 
     def check(self, options: Options) -> None:
@@ -73,9 +78,12 @@ class OnnxRecipe:
         progress: Progress,
     ) -> Built:
         quantization = options.quantization or "none"
-        four = {}
+        four: dict[str, Rounded] = {}
+        calibrated = False
         if quantization == "int4":
-            four = choose_four_bits(checkpoint, folder, calibration, progress)
+            four = exact_four_bits(checkpoint)
+            if calibrated := not four.keys() >= set(matrix_names(checkpoint)):
+                four = choose_four_bits(checkpoint, four, folder, calibration, progress)
         model = write_drafter_graph(
             checkpoint,
             folder,
@@ -86,14 +94,16 @@ class OnnxRecipe:
             own=options.own,
         )
         graphs = [describe_graph("decoder", GRAPH_FILE, model)]
-        if options.lora_rank and options.train_step is not False:
+        if options.train_step:
             step = write_training_graph(
                 checkpoint, folder, progress, "float32" if quantization == "none" else "int8"
             )
             graphs.append(describe_graph("training", TRAINING_FILE, step))
         return Built(
             graphs=graphs,
+            weights=describe_weights(model),
             lora=Lora(rank=options.lora_rank) if options.lora_rank else None,
+            calibrated=calibrated,
             versions={name: version(name) for name in ("onnx", "onnxruntime")},
         )
 
@@ -102,7 +112,11 @@ recipe = OnnxRecipe()
 
 
 def choose_four_bits(
-    checkpoint: Checkpoint, folder: Path, calibration: Sequence[Sequence[int]], progress: Progress
+    checkpoint: Checkpoint,
+    exact: Mapping[str, Rounded],
+    folder: Path,
+    calibration: Sequence[Sequence[int]],
+    progress: Progress,
 ) -> dict[str, Rounded]:
     """The matrices that are to have 4 bits, rounded.
 
@@ -110,11 +124,10 @@ def choose_four_bits(
     bytes for their price get 4 bits until ``FOUR_BIT_BUDGET`` is spent.
 
     Args:
+        exact: see ``exact_four_bits``.
         folder: trial graphs are written below it, and removed.
     """
-    chosen = exact_four_bits(checkpoint)
-    if set(matrix_names(checkpoint)) <= set(chosen):
-        return chosen
+    chosen = dict(exact)
     prices: list[tuple[float, float, str]] = []
     rounded: dict[str, Rounded] = {}
     probes = [text[:_PROBE_TOKENS] for text in calibration[::_PROBE_STEP]]

@@ -12,12 +12,12 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import save_model
 
-from omnidraft.export.graphs import describe_graph
+from omnidraft.export.graphs import describe_graph, describe_weights
 from omnidraft.export.qdq import observe, quantize
 from omnidraft.export.recipes import Built, Options, Progress
 from omnidraft.export.socs import find_soc
 from omnidraft.export.static_graph import fix, write_static_graph
-from omnidraft.runtime.bundle import Backend, Emulation, Lora, Quantization, Soc
+from omnidraft.runtime.bundle import Backend, Emulation, Lora, Quantization, Soc, Thresholds
 from omnidraft.runtime.convert.checkpoint import Checkpoint
 from omnidraft.runtime.engines.qnn import (
     PROVIDER,
@@ -42,8 +42,11 @@ class QnnRecipe:
 
     backend: Backend = "qnn"
     quantizations: tuple[Quantization, ...] = ("a16w8",)
+    calibrated = quantizations
     context = 1024
-    smallest_agreement = 0.95
+    thresholds: Mapping[Quantization, Thresholds] = {
+        "a16w8": Thresholds(smallest_agreement=0.95, largest_logit_error=0.02)
+    }
     # An emulated pass of eight takes seconds.
     parity_positions = 512
 
@@ -83,6 +86,7 @@ class QnnRecipe:
                 soc = soc.model_copy(update={"emulation": emulation})
         return Built(
             graphs=graphs,
+            weights=describe_weights(quantized),
             lora=Lora(rank=rank) if rank else None,
             soc=soc,
             versions={name: version(name) for name in ("onnx", "onnxruntime", "onnxruntime-qnn")},

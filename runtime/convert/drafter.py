@@ -20,6 +20,9 @@ from .checkpoint import LINEAR_PARTS, Checkpoint, joined_bias, joined_weight
 from .graph import CONTRIB, GRAPH_FILE, MASKED, OWN, WEIGHTS_FILE, GraphWriter, Progress, Stored
 from .quantize import BLOCK, Rounded, exact_blocks4, quantize_blocks8
 
+IDENTITY = "identity"
+"""Name of the matrix that shows what rounding an input leaves; it is no weight."""
+
 
 def write_drafter_graph(
     checkpoint: Checkpoint,
@@ -253,7 +256,7 @@ class DrafterWriter(GraphWriter):
             identity[np.arange(BLOCK), 0, np.arange(BLOCK)] = 255
             scales = np.full((BLOCK, 1), 1 / 127, np.float32)
             stored = Stored(
-                self.constant("identity", identity), self.constant("identity.scales", scales), 8
+                self.constant(IDENTITY, identity), self.constant(f"{IDENTITY}.scales", scales), 8
             )
             rows = self.node("Reshape", [x, self.integers(-1, BLOCK)])
             rounded = self.block_product(rows, stored, (BLOCK, BLOCK))

@@ -31,8 +31,14 @@ class OmniDraftExportCommand(BaseOptimumCLICommand):  # type: ignore[misc]
         add("--lora-rank", type=int, default=32, help="rank of the LoRA inputs; 0: none")
         add("--context", type=int, help="longest sequence, in tokens; default: by backend")
         add("--soc", help="chip to compile for, as SM8650")
-        add("--calibration", type=Path, help="text for static quantization; default: built-in text")
-        add("--train-step", action=BooleanOptionalAction, help="graph that trains the LoRA inputs")
+        add("--calibration", type=Path, help="text for onnx int4 and qnn; default: built-in text")
+        add("--min-agreement", type=float, help="top-1 and acceptance agreement to reach, 0 to 1")
+        add(
+            "--train-step",
+            action=BooleanOptionalAction,
+            default=False,
+            help="add a graph that trains the LoRA inputs",
+        )
 
     def run(self) -> None:
         """Export; exits with 2 after a message when something is wrong."""
