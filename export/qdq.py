@@ -93,7 +93,11 @@ def _run(
     model: ModelProto, texts: Sequence[Sequence[int]], stage: str, progress: Progress
 ) -> Iterator[dict[str, Float]]:
     """All outputs of a float32 graph over texts, by passes."""
-    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    session = ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
     decoder = StaticDecoder(dict.fromkeys(range(1, _PASS + 1), session))
     for number, text in enumerate(texts):
         progress(stage, number, len(texts))

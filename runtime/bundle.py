@@ -76,7 +76,8 @@ class Lora(_Part):
     [in, rank] and ``lora.{i}.{linear}.B`` float32 [rank, out]; the layer's output grows by
     (x @ A) @ B. Heads and rotary halves are in the order of Hugging Face's Llama; ``qkv`` and
     ``gate_up`` are one linear each, its parts one after another. ``rank`` is the rank of static
-    graphs and the proposed one of dynamic graphs.
+    graphs, the proposed one of dynamic graphs of ONNX, and the largest of those of ExecuTorch,
+    which take no rank of 0 and compute nonsense of it: for the base model give zeros of rank 1.
     """
 
     rank: Annotated[int, Field(ge=1)]

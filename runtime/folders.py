@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import glob
+import os
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from omnidraft.runtime.errors import OmniDraftError
 
 # The last is what a limit on the size of files gives.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# What writers that are no Python of ours say of it: the system's words, or Qualcomm's own.
+_FULL_TEXTS = (*map(os.strerror, _FULL), "Failed to write context cache file")
 # In every scratch folder, and locked while its process lives.
 _LOCK = "omnidraft.lock"
 # What was at the output, while something takes its place.
@@ -126,7 +129,7 @@ def is_disk_full(error: Exception) -> bool:
     if isinstance(error, OSError):
         return error.errno in _FULL
     # Compilers and exporters that write files themselves raise errors of their own.
-    return "No space left on device" in str(error)
+    return any(text in str(error) for text in _FULL_TEXTS)
 
 
 def _replace(new: Path, output: Path, old: Path) -> None:

@@ -932,18 +932,45 @@ def _float32(checkpoint: Path, folder: Path) -> CausalModel:
     return OnnxModel(folder, threads=1)
 
 
-def test_no_space_left(checkpoint: Path, tmp_path: Path) -> None:
-    """A small limit on a file's size stands in for a full disk."""
-    code = """
+# A small limit on a file's size stands in for a full disk: on a graph, on tokenizer and manifest,
+# on what is written at the end.
+@pytest.mark.parametrize("limit", [1_000, 12_000, 200_000, 600_000])
+def test_no_space_left(checkpoint: Path, tmp_path: Path, limit: int) -> None:
+    code = f"""
 import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
 from omnidraft.cli import main
 main()
 """
-    done = run("export", str(checkpoint), "--output", str(tmp_path / "out"), code=code)
+    out = ("--output", str(tmp_path / "out"), "--train-step", "--quantization", "none")
+    done = run("export", str(checkpoint), *out, code=code)
     assert done.returncode == 2, done.stderr
     assert "is full" in done.stderr and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        OSError(errno.EDQUOT, "Disk quota exceeded"),
+        OSError(errno.EFBIG, "File too large"),
+        RuntimeError("[enforce fail at inline_container.cc:662] . No space left on device"),
+        RuntimeError("open file failed: File too large"),
+        OmniDraftError("It does not compile: EP_FAIL : Failed to write context cache file."),
+    ],
+    ids=str,
+)
+def test_whatever_a_library_says_of_a_full_disk(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr(type(find_recipe("onnx")), "build", fail)
+    with pytest.raises(OmniDraftError, match=f"disk of {tmp_path} is full; nothing was kept"):
+        export(str(checkpoint), tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_calibration_files(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +20,7 @@ from omnidraft.export.llama import Llama, causal_mask, lora_shapes  # noqa: E402
 from omnidraft.export.loss import hybrid_loss  # noqa: E402
 from omnidraft.export.pipeline import export  # noqa: E402
 from omnidraft.export.recipes import Options, find_recipe  # noqa: E402
-from omnidraft.runtime.bundle import Bundle  # noqa: E402
+from omnidraft.runtime.bundle import Bundle, FileEntry  # noqa: E402
 from omnidraft.runtime.convert.checkpoint import Checkpoint, open_checkpoint  # noqa: E402
 from omnidraft.runtime.engines import open_engine  # noqa: E402
 from omnidraft.runtime.engines.executorch import ExecuTorchModel  # noqa: E402
@@ -27,6 +29,7 @@ from omnidraft.runtime.errors import (  # noqa: E402
     MissingDependencyError,
     OmniDraftError,
 )
+from omnidraft.runtime.manifest import describe_files  # noqa: E402
 
 CONTEXT, RANK = 160, 4
 RNG = np.random.default_rng(0)
@@ -71,6 +74,8 @@ def test_passes_of_any_length_and_cutting_back(source: Path, bundle: Path) -> No
     model = open_engine(bundle)
     assert isinstance(model, ExecuTorchModel)
     assert model.max_length == CONTEXT
+    (decoder,) = model.bundle.decoders
+    assert (decoder.tokens, decoder.most_tokens) == (None, model._width) == (None, 64)
     tokens = RNG.integers(0, model.vocab_size, CONTEXT)
     expected = reference(checkpoint, tokens)
     # Longer than the program takes at once; then steps; then another branch, and back.
@@ -123,6 +128,69 @@ def test_adapters_switch_at_run_time(source: Path, bundle: Path) -> None:
         model.set_adapter(adapter(checkpoint, RANK + 1))
     with pytest.raises(OmniDraftError, match="other half"):
         model.set_adapter({"lora.0.o.A": full["lora.0.o.A"]})
+
+
+def test_an_adapter_of_rank_0_is_the_base_model(source: Path, bundle: Path, tmp_path: Path) -> None:
+    """The program itself would compute nonsense of it, and an export without adapters has none."""
+    checkpoint = open_checkpoint(source)
+    tokens = RNG.integers(0, checkpoint.decoder.vocab_size, 70)
+    expected = reference(checkpoint, tokens)
+    model = ExecuTorchModel(bundle)
+    none = adapter(checkpoint, 0)
+    half = {n: a for n, a in none.items() if n.startswith("lora.0")}
+    for chosen in (none, half, {}, None):
+        model.set_adapter(chosen)
+        assert np.abs(model.forward(tokens) - expected).max() < 1e-3
+    with pytest.raises(OmniDraftError, match="does not fit"):
+        model.set_adapter(none | {"lora.0.o.B": np.zeros((1, 64), np.float32)})
+    options = Options("none", lora_rank=0, context=CONTEXT)
+    assert export(str(source), tmp_path / "plain", "executorch", options).lora is None
+    plain = ExecuTorchModel(tmp_path / "plain")
+    assert np.abs(plain.forward(tokens) - expected).max() < 1e-3
+    plain.set_adapter({})
+    with pytest.raises(OmniDraftError, match="no LoRA inputs"):
+        plain.set_adapter(none)
+
+
+def test_libraries_say_nothing_of_themselves(source: Path, bundle: Path, tmp_path: Path) -> None:
+    """Neither to the terminal nor into what is meant for others; what is wrong is still said."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "omnidraft", *arguments]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    # Another number of threads: the pool is made anew, which the library would report.
+    out = ("--output", str(tmp_path / "out"), "--context", "32", "--threads", "1")
+    exported = run("export", str(source), *out, "--backend", "executorch", "--json")
+    verified = run("inspect", str(bundle), "--verify", "--json")
+    for done in (exported, verified):
+        assert done.returncode == 0 and done.stderr == ""
+        assert json.loads(done.stdout)["backend"] == "executorch"
+    shutil.copytree(bundle, tmp_path / "copy")
+    program = tmp_path / "copy" / "model.pte"
+    program.write_bytes(program.read_bytes()[:-1000])
+    manifest = Bundle.read(tmp_path / "copy")
+    files = {n: FileEntry(**entry) for n, entry in describe_files(tmp_path / "copy").items()}
+    del files["omnidraft.json"]
+    manifest.model_copy(update={"files": files}).save(tmp_path / "copy")
+    done = run("inspect", str(tmp_path / "copy"), "--verify")
+    assert done.returncode == 2 and "model.pte cannot be loaded" in done.stderr
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("quantization", "bits"), [("int8", 8), ("int4", 4)])
+def test_the_report_says_how_many_bits_the_weights_have(
+    source: Path, tmp_path: Path, quantization: str, bits: int
+) -> None:
+    options = Options(quantization, lora_rank=0, context=CONTEXT)  # type: ignore[arg-type]
+    built = find_recipe("executorch").build(
+        open_checkpoint(source), tmp_path, options, [], lambda *_: None
+    )
+    shares = {part.bits: part for part in built.weights}
+    assert shares[bits].products == 9 and shares.keys() <= {bits, 8}
+    stored = sum(part.elements * part.bits // 8 for part in built.weights)
+    # Scales, norms, rotary tables and the program beside.
+    assert stored < (tmp_path / built.graphs[0].file).stat().st_size < stored + 80_000
 
 
 @pytest.mark.parametrize(("quantization", "likeness"), [("int8", 0.999), ("int4", 0.97)])

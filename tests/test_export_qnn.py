@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -325,6 +326,41 @@ def test_a_graph_that_is_compiled_wrongly_is_noticed(quantized: ModelProto, tmp_
         sources[tokens].write_bytes(fix(quantized, tokens, CONTEXT).SerializeToString())
     with pytest.raises(OmniDraftError, match="emulation"):
         compare(sources, compiled, TEXTS, soc)
+
+
+def test_no_space_left(quantized: ModelProto, tmp_path: Path) -> None:
+    """A small limit on a file's size, which the compiled graph exceeds, for a full disk."""
+    pytest.importorskip("onnxruntime_qnn")
+    source = tmp_path / "decoder.onnx"
+    source.write_bytes(fix(quantized, 1, CONTEXT).SerializeToString())
+    code = """
+import resource, signal, sys
+from pathlib import Path
+from omnidraft.export.recipes.qnn import compile_graph
+from omnidraft.export.socs import find_soc
+from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.folders import whole_folder
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+try:
+    with whole_folder(Path(sys.argv[2])) as folder:
+        compile_graph(Path(sys.argv[1]), folder / "compiled.onnx", find_soc(None))
+except OmniDraftError as error:
+    print(error)
+"""
+    command = [sys.executable, "-c", code, str(source), str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.endswith("is full; nothing was kept. Free space and try again.\n")
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_libraries_say_nothing_of_themselves(bundle: Path) -> None:
+    command = [sys.executable, "-m", "omnidraft", "inspect", str(bundle), "--verify", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    report = json.loads(done.stdout)
+    assert report["verified"]["latency"]["emulated"]
+    assert {part["bits"]: part["products"] for part in report["weights"]} == {8: 9, 16: 0}
 
 
 def test_nodes_left_to_the_cpu_are_refused(quantized: ModelProto, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from omnidraft.runtime.bundle import (
 )
 from omnidraft.runtime.convert.checkpoint import Checkpoint
 from omnidraft.runtime.errors import MissingDependencyError, OmniDraftError
+from omnidraft.runtime.quiet import quiet
 
 if TYPE_CHECKING:
     import torch
@@ -449,11 +450,11 @@ def _check_delegated(graph: torch.fx.GraphModule, linears: int) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide what torch and executorch say of their own insides."""
+    """Hide what torch and executorch say of their own insides, natively or by Python's means."""
     previous = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    logging.disable(logging.ERROR)
     try:
-        with warnings.catch_warnings():
+        with quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from omnidraft.runtime.adapters import LoraWeights, complete_adapter, sizes_besi
 from omnidraft.runtime.bundle import Bundle
 from omnidraft.runtime.errors import DamagedFileError, MissingDependencyError
 from omnidraft.runtime.model import check_pass, check_truncation
+from omnidraft.runtime.quiet import quiet
 
 METHOD = "forward"
 
@@ -35,14 +38,16 @@ class ExecuTorchModel:
     def __init__(self, folder: Path, *, threads: int = 2) -> None:
         self.bundle = Bundle.load(folder)
         graph = self.bundle.decoders[0]
-        self._torch, bindings = _load_runtime(threads)
         path = folder / graph.file
         try:
-            # The program owns what the method works on.
-            self._program = bindings._load_program(
-                str(path), program_verification=bindings.Verification.InternalConsistency
-            )
-            self._method = self._program.load_method(METHOD)
+            # The bindings' own messages come by way of sys.stderr.
+            with quiet(), redirect_stderr(StringIO()):
+                self._torch, bindings = _load_runtime(threads)
+                # The program owns what the method works on.
+                self._program = bindings._load_program(
+                    str(path), program_verification=bindings.Verification.InternalConsistency
+                )
+                self._method = self._program.load_method(METHOD)
             meta = self._method.method_meta()
             sizes = [meta.input_tensor_meta(i).sizes() for i in range(meta.num_inputs())]
         except RuntimeError as error:

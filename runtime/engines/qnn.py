@@ -5,9 +5,7 @@ On an x86 machine the same compiled graph runs in the NPU's emulation: its numbe
 
 from __future__ import annotations
 
-import os
 import platform
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from omnidraft.runtime.adapters import LoraWeights, complete_adapter, sizes_besi
 from omnidraft.runtime.bundle import Bundle, Soc
 from omnidraft.runtime.errors import DamagedFileError, MissingDependencyError, OmniDraftError
 from omnidraft.runtime.model import check_pass, check_truncation
+from omnidraft.runtime.quiet import quiet
 
 PROVIDER = "QNNExecutionProvider"
 # Added to scores of columns that a row must not see. exp(-100) is nothing, and 16 bits still
@@ -251,14 +250,7 @@ def npu_options(soc: Soc | None) -> ort.SessionOptions:
 def npu_session(graph: Path, options: ort.SessionOptions) -> ort.InferenceSession:
     """Load a graph with ``npu_options``.
 
-    Qualcomm's libraries write a line to the standard output then, which may be meant for JSON: it
-    goes to the standard error.
+    Qualcomm's libraries write to the standard output then, which may be meant for JSON.
     """
-    sys.stdout.flush()
-    saved = os.dup(1)
-    os.dup2(2, 1)
-    try:
+    with quiet():
         return ort.InferenceSession(str(graph), options)
-    finally:
-        os.dup2(saved, 1)
-        os.close(saved)
