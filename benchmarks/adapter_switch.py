@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from omnidraft._native import NgramCache, Vocabulary, VocabularyPair
-from omnidraft.runtime.adapter_store import (
+from omnidraft.runtime.learning.store import (
     Adapter,
     AdapterStore,
     Metadata,
@@ -31,9 +31,9 @@ from omnidraft.runtime.adapter_store import (
     pack_ngrams,
     unpack_ngrams,
 )
-from omnidraft.runtime.models import default_drafter_folder
+from omnidraft.runtime.models.catalogue import default_drafter_folder
 from omnidraft.runtime.session import native_vocabulary
-from omnidraft.runtime.tokenizer import Tokenizer
+from omnidraft.runtime.text.tokenizer import Tokenizer
 
 
 def lora_of(config: dict[str, Any], rank: int) -> dict[str, np.ndarray]:

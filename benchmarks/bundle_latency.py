@@ -43,11 +43,11 @@ from safetensors.numpy import save_file
 
 from omnidraft.export.recipes import Options, backends, find_recipe
 from omnidraft.export.socs import DEFAULT_SOC
-from omnidraft.runtime.bundle import BUNDLE_FILE, Bundle
 from omnidraft.runtime.engines import open_engine
 from omnidraft.runtime.errors import MissingDependencyError, OmniDraftError
-from omnidraft.runtime.models import default_drafter_folder
+from omnidraft.runtime.models.catalogue import default_drafter_folder
 from omnidraft.runtime.processor import processor_name
+from omnidraft.runtime.storage.bundle import BUNDLE_FILE, Bundle
 
 RANDOM_68M = "random-68m"
 # Steps before those that are timed: the others' turns have emptied the processor's caches.

@@ -20,8 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 from omnidraft.runtime.bench import read_prompts
-from omnidraft.runtime.model import CausalModel
-from omnidraft.runtime.models import QUANTIZATIONS, LoadedModel, load_model
+from omnidraft.runtime.engines.model import CausalModel
+from omnidraft.runtime.models import LoadedModel, load_model
+from omnidraft.runtime.models.catalogue import QUANTIZATIONS
 
 DEMO = Path(__file__).resolve().parent.parent / "demo" / "prompts.jsonl"
 

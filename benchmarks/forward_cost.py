@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from omnidraft.runtime.engines.onnx import OnnxModel
-from omnidraft.runtime.manifest import Manifest
+from omnidraft.runtime.storage.manifest import Manifest
 
 SIZES = (1, 2, 4, 5, 8, 16)
 

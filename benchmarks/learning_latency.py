@@ -34,12 +34,13 @@ from rich.table import Table
 
 from omnidraft import GenerationOptions, Session
 from omnidraft.export.learnable import learnable_drafter
-from omnidraft.runtime.adapter_store import AdapterStore
 from omnidraft.runtime.bench import read_prompts
-from omnidraft.runtime.learner import AdapterChoice
-from omnidraft.runtime.models import LoadedModel, drafter_threads, load_model
+from omnidraft.runtime.learning.learner import AdapterChoice
+from omnidraft.runtime.learning.store import AdapterStore
+from omnidraft.runtime.learning.trainer import LearningOptions
+from omnidraft.runtime.models import LoadedModel, load_model
+from omnidraft.runtime.models.load import drafter_threads
 from omnidraft.runtime.processor import processor_name, usable_cores
-from omnidraft.runtime.trainer import LearningOptions
 
 PROMPTS = Path(__file__).resolve().parents[1] / "demo" / "prompts.jsonl"
 KINDS = ("fixed", "learned", "learning")

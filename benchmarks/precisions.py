@@ -18,9 +18,10 @@ from rich.progress import track
 from rich.table import Table
 
 import omnidraft
+from omnidraft.export.conversion import Quantization
 from omnidraft.runtime.bench import read_prompts
-from omnidraft.runtime.convert import Quantization
-from omnidraft.runtime.models import drafter_threads, load_model
+from omnidraft.runtime.models import load_model
+from omnidraft.runtime.models.load import drafter_threads
 from omnidraft.runtime.statistics import Statistics
 
 

@@ -23,13 +23,13 @@ from rich.table import Table
 
 from omnidraft import GenerationOptions, SamplingParameters, Session
 from omnidraft.export.learnable import learnable_drafter
-from omnidraft.runtime.adaptation import AdaptationBuffer, Objective, batches
-from omnidraft.runtime.adapter_store import AdapterStore
 from omnidraft.runtime.bench import read_prompts
-from omnidraft.runtime.learner import AdapterChoice
+from omnidraft.runtime.learning.learner import AdapterChoice
+from omnidraft.runtime.learning.observations import AdaptationBuffer, Objective, batches
+from omnidraft.runtime.learning.store import AdapterStore
+from omnidraft.runtime.learning.trainer import LearningOptions
+from omnidraft.runtime.learning.training_step import TrainingStep
 from omnidraft.runtime.models import LoadedModel, load_model
-from omnidraft.runtime.trainer import LearningOptions
-from omnidraft.runtime.training_step import TrainingStep
 
 KEPT = (8, 16, 32, 64, 128)
 WHOLE = 1 << 20

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from omnidraft.runtime.bundle import Latency
 from omnidraft.runtime.engines import open_engine
+from omnidraft.runtime.engines.model import CausalModel
 from omnidraft.runtime.errors import OmniDraftError
-from omnidraft.runtime.model import CausalModel
 from omnidraft.runtime.processor import processor_name
+from omnidraft.runtime.storage.bundle import Latency
 
 LATENCY_CONTEXT = 256
 # Short turns with a rest before each: what disturbs one leaves the others alone.

@@ -10,12 +10,13 @@ from filelock import FileLock
 
 from omnidraft.export.pipeline import export, find_checkpoint
 from omnidraft.export.recipes import Options
-from omnidraft.runtime.bundle import BUNDLE_FILE, Bundle, Quantization
-from omnidraft.runtime.convert import source_sha256
 from omnidraft.runtime.errors import OmniDraftError
-from omnidraft.runtime.files import expanded
-from omnidraft.runtime.models import DEFAULT_DRAFTER, cache_folder
-from omnidraft.runtime.sources import Progress
+from omnidraft.runtime.models.cache import cache_folder
+from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER
+from omnidraft.runtime.models.progress import Progress
+from omnidraft.runtime.storage.bundle import BUNDLE_FILE, Bundle, Quantization
+from omnidraft.runtime.storage.checkpoints import source_sha256
+from omnidraft.runtime.storage.files import expanded
 
 _GRAPHS = 4
 """Changes when the exported graphs do, so that bundles made before are not used."""

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omnidraft.export.latency import is_emulated, measure_latency
-from omnidraft.runtime.bundle import Bundle, Latency, Parity, Thresholds
 from omnidraft.runtime.engines import open_engine
+from omnidraft.runtime.engines.model import CausalModel
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
-from omnidraft.runtime.model import CausalModel
+from omnidraft.runtime.storage.bundle import Bundle, Latency, Parity, Thresholds
 
 Logits = NDArray[np.float32]
 

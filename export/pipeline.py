@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 
 from omnidraft.export.calibration import calibration_texts, held_texts
+from omnidraft.export.checkpoint import Checkpoint, Decoder, open_checkpoint
 from omnidraft.export.latency import measure_latency
 from omnidraft.export.parity import (
     REFERENCE_FILE,
@@ -19,7 +20,12 @@ from omnidraft.export.parity import (
     shortcomings,
 )
 from omnidraft.export.recipes import Built, Options, Recipe, backends, find_recipe
-from omnidraft.runtime.bundle import (
+from omnidraft.runtime.engines import open_engine
+from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
+from omnidraft.runtime.models.fetch import hub_architecture, is_hub_id
+from omnidraft.runtime.models.progress import Progress
+from omnidraft.runtime.models.resolve import resolve_checkpoint
+from omnidraft.runtime.storage.bundle import (
     BUNDLE_FILE,
     PROMISED_BITS,
     Bundle,
@@ -29,15 +35,10 @@ from omnidraft.runtime.bundle import (
     Quantization,
     Thresholds,
 )
-from omnidraft.runtime.convert import source_sha256
-from omnidraft.runtime.convert.checkpoint import Checkpoint, Decoder, open_checkpoint
-from omnidraft.runtime.engines import open_engine
-from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
-from omnidraft.runtime.folders import whole_folder
-from omnidraft.runtime.manifest import describe_files
-from omnidraft.runtime.models import resolve_checkpoint
-from omnidraft.runtime.sources import Progress, hub_architecture, is_hub_id
-from omnidraft.runtime.tokenizer import Tokenizer, tokenizer_files
+from omnidraft.runtime.storage.checkpoints import source_sha256
+from omnidraft.runtime.storage.folders import whole_folder
+from omnidraft.runtime.storage.manifest import describe_files
+from omnidraft.runtime.text.tokenizer import Tokenizer, tokenizer_files
 
 # Tokens of a calibration text: recipes run whole texts in one pass.
 _LONGEST_TEXT = 1024

@@ -9,8 +9,8 @@ activations from V73 on, so onnxruntime-qnn 2.7.0 leaves nodes to the CPU for th
 
 from __future__ import annotations
 
-from omnidraft.runtime.bundle import Soc
 from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.storage.bundle import Soc
 
 DEFAULT_SOC = "SM8650"
 

@@ -21,13 +21,8 @@ from omnidraft.output import AsJson, errors, print_json, progress_bar, stdout, s
 from omnidraft.runtime.bench import Prompt, Report, compare, prompt_named, read_prompts
 from omnidraft.runtime.engines import Engine
 from omnidraft.runtime.errors import MissingDependencyError, OmniDraftError
-from omnidraft.runtime.files import check_place, whole_file
-from omnidraft.runtime.models import (
-    DEFAULT_DRAFTER,
-    DEFAULT_QUANTIZATION,
-    LoadedModel,
-    Quantization,
-)
+from omnidraft.runtime.models import LoadedModel
+from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION, Quantization
 from omnidraft.runtime.session import (
     DEFAULT_DRAFT_CONFIDENCE,
     FIXED_DRAFT_LENGTH,
@@ -35,10 +30,11 @@ from omnidraft.runtime.session import (
     Session,
 )
 from omnidraft.runtime.statistics import Statistics
+from omnidraft.runtime.storage.files import check_place, whole_file
 
 if TYPE_CHECKING:
-    from omnidraft.runtime.learner import AdapterChoice
-    from omnidraft.runtime.trainer import Progress
+    from omnidraft.runtime.learning.learner import AdapterChoice
+    from omnidraft.runtime.learning.trainer import Progress
 
 AdapterOption = Annotated[
     str | None, typer.Option(help="Draft with what this adapter has learned.", show_default=False)
@@ -56,9 +52,9 @@ def adapter_choice(name: str, learn: bool) -> AdapterChoice:
         OmniDraftError: there is none, or what is learned could not be saved.
     """
     # Imported here: it takes longer than all else that every command starts with.
-    from omnidraft.runtime.adapter_store import AdapterStore, adapters_folder
-    from omnidraft.runtime.learner import AdapterChoice
-    from omnidraft.runtime.trainer import LearningOptions
+    from omnidraft.runtime.learning.learner import AdapterChoice
+    from omnidraft.runtime.learning.store import AdapterStore, adapters_folder
+    from omnidraft.runtime.learning.trainer import LearningOptions
 
     store = AdapterStore(adapters_folder())
     if learn:
@@ -151,10 +147,10 @@ def adapt(
         raise OmniDraftError(f"--learning-rate must be a number, not {learning_rate}")
     stream = read_prompts(prompts, limit)
     tests = read_prompts(test) if test is not None else []
-    from omnidraft.runtime.adaptation import Objective
-    from omnidraft.runtime.adapter_store import AdapterStore, adapters_folder
-    from omnidraft.runtime.learner import AdapterChoice
-    from omnidraft.runtime.trainer import LearningOptions
+    from omnidraft.runtime.learning.learner import AdapterChoice
+    from omnidraft.runtime.learning.observations import Objective
+    from omnidraft.runtime.learning.store import AdapterStore, adapters_folder
+    from omnidraft.runtime.learning.trainer import LearningOptions
 
     learning = LearningOptions(
         Objective(loss) if loss else None,

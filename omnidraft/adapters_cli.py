@@ -16,7 +16,7 @@ from omnidraft.output import AsJson, print_json, stdout
 from omnidraft.runtime.errors import OmniDraftError
 
 if TYPE_CHECKING:
-    from omnidraft.runtime.adapter_store import Adapter, AdapterStore, Arrays, StoredAdapter
+    from omnidraft.runtime.learning.store import Adapter, AdapterStore, Arrays, StoredAdapter
 
 adapters_app = typer.Typer(
     help="What drafters have learned, for a target and a task each.", no_args_is_help=True
@@ -158,7 +158,7 @@ def delete(
 
 def _store() -> AdapterStore:
     # Imported here: it takes longer than all else that every command starts with.
-    from omnidraft.runtime.adapter_store import AdapterStore, adapters_folder
+    from omnidraft.runtime.learning.store import AdapterStore, adapters_folder
 
     return AdapterStore(adapters_folder())
 

@@ -25,15 +25,9 @@ from omnidraft.runtime.bench import Comparison, Report, compare, read_prompts
 from omnidraft.runtime.doctor import examine
 from omnidraft.runtime.engines import Engine
 from omnidraft.runtime.errors import OmniDraftError
-from omnidraft.runtime.manifest import Backend, BundleQuantization
-from omnidraft.runtime.models import (
-    DEFAULT_DRAFTER,
-    DEFAULT_QUANTIZATION,
-    Quantization,
-    list_models,
-    model_path,
-    pull,
-)
+from omnidraft.runtime.models.cache import list_models
+from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION, Quantization
+from omnidraft.runtime.models.resolve import model_path, pull
 from omnidraft.runtime.session import (
     DEFAULT_DRAFT_CONFIDENCE,
     DEFAULT_DRAFT_LENGTH,
@@ -41,10 +35,11 @@ from omnidraft.runtime.session import (
     default_ngram_folder,
     read_draft_length,
 )
+from omnidraft.runtime.storage.manifest import Backend, BundleQuantization
 
 if TYPE_CHECKING:
     from omnidraft.export.parity import Verified
-    from omnidraft.runtime.bundle import Bundle, Graph, Latency
+    from omnidraft.runtime.storage.bundle import Bundle, Graph, Latency
 
 app = typer.Typer(
     help="One small draft model makes any local language model answer faster, losslessly.",
@@ -327,7 +322,7 @@ def inspect(
     Every file's sha256 is compared with the manifest. With --verify the bundle must also agree with
     float32 as its manifest says; no checkpoint is needed for that.
     """
-    from omnidraft.runtime.bundle import Bundle
+    from omnidraft.runtime.storage.bundle import Bundle
 
     bundle = Bundle.load(folder)
     verified = None

@@ -6,7 +6,9 @@ import dataclasses
 
 from omnidraft.output import steps
 from omnidraft.runtime.engines import Engine
-from omnidraft.runtime.models import LoadedModel, Quantization, drafter_threads, load_model
+from omnidraft.runtime.models import LoadedModel, load_model
+from omnidraft.runtime.models.catalogue import Quantization
+from omnidraft.runtime.models.load import drafter_threads
 
 
 def open_models(

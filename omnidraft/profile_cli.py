@@ -13,7 +13,7 @@ from rich.table import Table
 from omnidraft.output import AsJson, print_json, stdout, steps
 from omnidraft.runtime.bench import read_prompts
 from omnidraft.runtime.errors import OmniDraftError
-from omnidraft.runtime.models import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION, Quantization
+from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION, Quantization
 from omnidraft.runtime.session import DEFAULT_DRAFT_LENGTH, read_draft_length
 
 if TYPE_CHECKING:
@@ -80,11 +80,11 @@ def profile(
     if length == 0:
         raise OmniDraftError("profile compares drafting with plain decoding: --draft-length from 1")
     # Imported here: pydantic's models take longer than all else that every command starts with.
-    from omnidraft.runtime.files import check_place
     from omnidraft.runtime.profiling.devices import load_device
     from omnidraft.runtime.profiling.html import write_html
     from omnidraft.runtime.profiling.profiler import PROMPTS, Request
     from omnidraft.runtime.profiling.profiler import profile as measure
+    from omnidraft.runtime.storage.files import check_place
 
     request = Request(
         target,

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from omnidraft.runtime.engines.invariance import batch_noise
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
-from omnidraft.runtime.invariance import batch_noise
 from omnidraft.runtime.session import Answer, GenerationOptions, Session
 from omnidraft.runtime.statistics import Statistics
 

@@ -11,11 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from omnidraft.runtime.environment import environment, measured_here
+from omnidraft.runtime.engines.environment import environment, measured_here
 from omnidraft.runtime.errors import OmniDraftError
-from omnidraft.runtime.manifest import Manifest
-from omnidraft.runtime.models import cache_folder, default_drafter_folder, list_models
+from omnidraft.runtime.models.cache import cache_folder, list_models
+from omnidraft.runtime.models.catalogue import default_drafter_folder
 from omnidraft.runtime.processor import usable_cores
+from omnidraft.runtime.storage.manifest import Manifest
 
 State = Literal["ok", "optional", "problem"]
 

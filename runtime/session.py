@@ -22,20 +22,21 @@ from omnidraft._native import (
     Vocabulary,
     VocabularyPair,
 )
-from omnidraft.runtime.decoder import Drafting, SpeculativeDecoder
-from omnidraft.runtime.draft_length import CostAware, DraftLengthPolicy, Fixed
+from omnidraft.runtime.decoding.decoder import Drafting, SpeculativeDecoder
+from omnidraft.runtime.decoding.draft_length import CostAware, DraftLengthPolicy, Fixed
+from omnidraft.runtime.decoding.lease import DEFAULT_WAIT, Lease
+from omnidraft.runtime.decoding.translation import Speller
+from omnidraft.runtime.engines.model import use_adapter
 from omnidraft.runtime.errors import OmniDraftError
-from omnidraft.runtime.lease import DEFAULT_WAIT, Lease
-from omnidraft.runtime.model import use_adapter
-from omnidraft.runtime.models import LoadedModel, cache_folder
+from omnidraft.runtime.models import LoadedModel
+from omnidraft.runtime.models.cache import cache_folder
 from omnidraft.runtime.statistics import Statistics
-from omnidraft.runtime.surface import TextStream
-from omnidraft.runtime.tokenizer import Tokenizer
-from omnidraft.runtime.translation import Speller
+from omnidraft.runtime.text.surface import TextStream
+from omnidraft.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from omnidraft.runtime.cost import Costs
-    from omnidraft.runtime.learner import AdapterChoice, Learner
+    from omnidraft.runtime.decoding.costs import Costs
+    from omnidraft.runtime.learning.learner import AdapterChoice, Learner
 
 DraftLength = int | Literal["auto"]
 FIXED_DRAFT_LENGTH = 4
@@ -184,7 +185,7 @@ class _Pairing:
         if options.repeatable:
             return Fixed(FIXED_DRAFT_LENGTH, options.draft_confidence)
         if self.costs is None:
-            from omnidraft.runtime.cost import load_costs
+            from omnidraft.runtime.decoding.costs import load_costs
 
             self.costs = load_costs(self._target, self.drafter)
         # How much is accepted depends on the temperature more than on anything else, and what a
@@ -235,7 +236,7 @@ class Session:
             if drafter is None:
                 raise OmniDraftError("an adapter belongs to a drafter, and here is none")
             # Imported here: it takes longer than all else that a session starts with.
-            from omnidraft.runtime.learner import Learner
+            from omnidraft.runtime.learning.learner import Learner
 
             learner_of = partial(Learner, adapter, target, drafter)
         self.target = target

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from omnidraft.runtime.adapter_store import Adapter, AdapterStore, Metadata, ModelKey
+from omnidraft.runtime.learning.store import Adapter, AdapterStore, Metadata, ModelKey
 
 NAMES = ("code", "math", "news")
 KEY = ModelKey(name="model", sha256="0" * 64)

@@ -17,9 +17,15 @@ from tiny import write_drafter, write_target
 from toy import ToyModel, plain_greedy, toy_pair
 
 from omnidraft import SamplingParameters
+from omnidraft.export.conversion import convert
 from omnidraft.export.pipeline import export
 from omnidraft.export.recipes import Options
-from omnidraft.runtime.acceptance import (
+from omnidraft.runtime.decoding.decoder import Round, SpeculativeDecoder
+from omnidraft.runtime.decoding.draft_length import Fixed
+from omnidraft.runtime.engines.model import HiddenStates
+from omnidraft.runtime.engines.onnx import OnnxModel
+from omnidraft.runtime.errors import DamagedFileError
+from omnidraft.runtime.learning.head import (
     TESTS,
     AcceptanceHead,
     HeadTrainer,
@@ -28,13 +34,7 @@ from omnidraft.runtime.acceptance import (
     cross_entropy,
     position_labels,
 )
-from omnidraft.runtime.adaptation import AdaptationBuffer, direct_mapping
-from omnidraft.runtime.convert import convert
-from omnidraft.runtime.decoder import Round, SpeculativeDecoder
-from omnidraft.runtime.draft_length import Fixed
-from omnidraft.runtime.engines.onnx import OnnxModel
-from omnidraft.runtime.errors import DamagedFileError
-from omnidraft.runtime.model import HiddenStates
+from omnidraft.runtime.learning.observations import AdaptationBuffer, direct_mapping
 
 SIZE = 24
 

@@ -29,10 +29,12 @@ from typer.testing import CliRunner
 from omnidraft import SamplingParameters, adapt_cli
 from omnidraft.cli import app
 from omnidraft.export.learnable import learnable_drafter
-from omnidraft.runtime import trainer as trainer_module
-from omnidraft.runtime.acceptance import AcceptanceHead, HeadTrainer
-from omnidraft.runtime.adamw import AdamW
-from omnidraft.runtime.adaptation import (
+from omnidraft.runtime.decoding.decoder import Round, SpeculativeDecoder
+from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
+from omnidraft.runtime.learning import trainer as trainer_module
+from omnidraft.runtime.learning.head import AcceptanceHead, HeadTrainer
+from omnidraft.runtime.learning.learner import AdapterChoice
+from omnidraft.runtime.learning.observations import (
     LOSSES,
     AdaptationBuffer,
     Objective,
@@ -40,11 +42,10 @@ from omnidraft.runtime.adaptation import (
     batches,
     direct_mapping,
 )
-from omnidraft.runtime.adapter_store import AdapterStore
-from omnidraft.runtime.bundle import Bundle
-from omnidraft.runtime.decoder import Round, SpeculativeDecoder
-from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
-from omnidraft.runtime.learner import AdapterChoice
+from omnidraft.runtime.learning.optimizer import AdamW
+from omnidraft.runtime.learning.store import AdapterStore
+from omnidraft.runtime.learning.trainer import LearningOptions
+from omnidraft.runtime.learning.training_step import TrainingStep
 from omnidraft.runtime.models import LoadedModel, load_model
 from omnidraft.runtime.session import (
     DEFAULT_DRAFT_CONFIDENCE,
@@ -52,8 +53,7 @@ from omnidraft.runtime.session import (
     GenerationOptions,
     Session,
 )
-from omnidraft.runtime.trainer import LearningOptions
-from omnidraft.runtime.training_step import TrainingStep
+from omnidraft.runtime.storage.bundle import Bundle
 
 PROMPTS = [f"What is the answer {i}? The quick brown fox" for i in range(12)]
 OPTIONS = GenerationOptions(max_new_tokens=24, draft_length=4)
@@ -574,7 +574,9 @@ def test_an_interrupted_update_is_none(world: World, monkeypatch: pytest.MonkeyP
             raise KeyboardInterrupt
         return x**0.5
 
-    monkeypatch.setattr("omnidraft.runtime.adamw.np", SimpleNamespace(**vars(np) | {"sqrt": sqrt}))
+    monkeypatch.setattr(
+        "omnidraft.runtime.learning.optimizer.np", SimpleNamespace(**vars(np) | {"sqrt": sqrt})
+    )
     with pytest.raises(KeyboardInterrupt):
         trainer._optimizer.step(trainer._candidate, trainer._gradients)
     after = trainer.state()
@@ -611,11 +613,11 @@ def test_a_killed_run_leaves_what_was_saved_last(world: World, tmp_path: Path) -
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
-from omnidraft.runtime.adapter_store import AdapterStore
-from omnidraft.runtime.learner import AdapterChoice
+from omnidraft.runtime.learning.store import AdapterStore
+from omnidraft.runtime.learning.learner import AdapterChoice
 from omnidraft.runtime.models import load_model
 from omnidraft.runtime.session import GenerationOptions, Session
-from omnidraft.runtime.trainer import LearningOptions
+from omnidraft.runtime.learning.trainer import LearningOptions
 store = AdapterStore(Path({str(tmp_path / "store")!r}))
 choice = AdapterChoice(store, "killed", LearningOptions(interval=1))
 target, drafter = load_model({str(world.target.path)!r}), load_model({str(world.drafter.path)!r})
@@ -1240,12 +1242,12 @@ import sys
 sys.modules["torch"] = None
 sys.modules["transformers"] = None
 from pathlib import Path
-from omnidraft.runtime.adapter_store import AdapterStore
-from omnidraft.runtime.learner import AdapterChoice
+from omnidraft.runtime.learning.store import AdapterStore
+from omnidraft.runtime.learning.learner import AdapterChoice
 from omnidraft.export.learnable import learnable_drafter
 from omnidraft.runtime.models import load_model
 from omnidraft.runtime.session import GenerationOptions, Session
-from omnidraft.runtime.trainer import LearningOptions
+from omnidraft.runtime.learning.trainer import LearningOptions
 choice = AdapterChoice(AdapterStore(Path({str(tmp_path)!r})), "a", LearningOptions(interval=1))
 bundle = learnable_drafter({str(world.root / "drafter")!r})
 session = Session(load_model({str(world.target.path)!r}), load_model(str(bundle)), adapter=choice)

@@ -18,18 +18,18 @@ from tiny import write_drafter, write_target
 from toy import ToyModel, toy_pair
 
 from omnidraft.export.learnable import learnable_drafter
-from omnidraft.runtime.adaptation import Objective
-from omnidraft.runtime.adapter_store import AdapterStore
 from omnidraft.runtime.bench import Prompt
-from omnidraft.runtime.decoder import SpeculativeDecoder
+from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
+from omnidraft.runtime.engines.model import CausalModel
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
-from omnidraft.runtime.learner import AdapterChoice
-from omnidraft.runtime.manifest import Manifest
-from omnidraft.runtime.model import CausalModel
+from omnidraft.runtime.learning.learner import AdapterChoice
+from omnidraft.runtime.learning.observations import Objective
+from omnidraft.runtime.learning.store import AdapterStore
+from omnidraft.runtime.learning.trainer import LearningOptions
 from omnidraft.runtime.models import load_model
 from omnidraft.runtime.session import GenerationOptions, Session
 from omnidraft.runtime.statistics import Statistics
-from omnidraft.runtime.trainer import LearningOptions
+from omnidraft.runtime.storage.manifest import Manifest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))

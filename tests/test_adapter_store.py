@@ -25,8 +25,9 @@ from typer.testing import CliRunner
 
 from omnidraft import OmniDraftError, _native
 from omnidraft.adapters_cli import adapters_app
-from omnidraft.runtime import adapter_store
-from omnidraft.runtime.adapter_store import (
+from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
+from omnidraft.runtime.learning import store as adapter_store
+from omnidraft.runtime.learning.store import (
     Adapter,
     AdapterStore,
     Metadata,
@@ -36,8 +37,7 @@ from omnidraft.runtime.adapter_store import (
     pack_ngrams,
     unpack_ngrams,
 )
-from omnidraft.runtime.adapters import read_adapter
-from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
+from omnidraft.runtime.storage.lora import read_adapter
 
 DRAFTER = ModelKey(name="default", sha256="d" * 64)
 TARGET = ModelKey(name="smollm2-135m", sha256="a" * 64)
@@ -354,7 +354,7 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 from killed_saves import number_of, numbered
-from omnidraft.runtime.adapter_store import AdapterStore
+from omnidraft.runtime.learning.store import AdapterStore
 store = AdapterStore(Path(sys.argv[1]))
 store.save("math", numbered(1))
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
@@ -395,7 +395,7 @@ SAVER = """
 import sys
 from pathlib import Path
 from killed_saves import numbered
-from omnidraft.runtime.adapter_store import AdapterStore
+from omnidraft.runtime.learning.store import AdapterStore
 store = AdapterStore(Path(sys.argv[1]), max_bytes=1_200_000)
 for number in range(12):
     store.save(f"{sys.argv[2]}{number % 2}", numbered(number))

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from omnidraft.runtime.adapters import read_adapter, write_adapter
-from omnidraft.runtime.bundle import (
+from omnidraft.runtime.engines import engine_of, open_engine
+from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
+from omnidraft.runtime.storage.bundle import (
     BUNDLE_FILE,
     Bundle,
     FileEntry,
@@ -20,9 +21,8 @@ from omnidraft.runtime.bundle import (
     Parity,
     WeightShare,
 )
-from omnidraft.runtime.engines import engine_of, open_engine
-from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
-from omnidraft.runtime.manifest import describe_files
+from omnidraft.runtime.storage.lora import read_adapter, write_adapter
+from omnidraft.runtime.storage.manifest import describe_files
 
 
 @pytest.fixture

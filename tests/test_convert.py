@@ -12,20 +12,21 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from omnidraft.runtime.convert import Quantization, convert, graph
-from omnidraft.runtime.convert.calibrate import channel_factors
-from omnidraft.runtime.convert.checkpoint import open_checkpoint
-from omnidraft.runtime.convert.quantize import (
+from omnidraft.export.checkpoint import open_checkpoint
+from omnidraft.export.conversion import Quantization, convert
+from omnidraft.export.graphs import target as graph
+from omnidraft.export.graphs.calibrate import channel_factors
+from omnidraft.export.graphs.quantize import (
     BLOCK,
     extended_width,
     quantize_blocks4,
     quantize_blocks8,
     quantize_rows,
 )
+from omnidraft.runtime.engines.model import CausalModel
 from omnidraft.runtime.engines.onnx import OnnxModel
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
-from omnidraft.runtime.manifest import MANIFEST_FILE, Manifest, is_outdated
-from omnidraft.runtime.model import CausalModel
+from omnidraft.runtime.storage.manifest import MANIFEST_FILE, Manifest, is_outdated
 
 gguf = pytest.importorskip("gguf")
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from toy import ToyModel, follows_the_target, plain_greedy, toy_pair
 
 from omnidraft import _native
-from omnidraft.runtime.cost import SIZES, Costs, Curve, measure
-from omnidraft.runtime.decoder import SpeculativeDecoder
-from omnidraft.runtime.draft_length import (
+from omnidraft.runtime.decoding.costs import SIZES, Costs, Curve, measure
+from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
+from omnidraft.runtime.decoding.draft_length import (
     ALLOWANCE,
     CAP,
     CREDIT,

@@ -15,8 +15,8 @@ from onnx import load
 from onnxruntime import InferenceSession
 from test_convert import LLAMA, random_weights, write_safetensors
 
-from omnidraft.runtime.convert import convert, convert_drafter
-from omnidraft.runtime.convert.quantize import exact_blocks4
+from omnidraft.export.conversion import convert, convert_drafter
+from omnidraft.export.graphs.quantize import exact_blocks4
 from omnidraft.runtime.engines.onnx import LENGTH_STEP, MAX_PASS, OnnxModel
 from omnidraft.runtime.errors import DamagedFileError
 

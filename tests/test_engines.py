@@ -15,9 +15,9 @@ from tiny import write_target
 
 from omnidraft.runtime.engines import engine_of, open_engine
 from omnidraft.runtime.engines.external_onnx import ExternalOnnxModel
+from omnidraft.runtime.engines.invariance import batch_noise
+from omnidraft.runtime.engines.model import CausalModel
 from omnidraft.runtime.errors import ContextOverflowError, DamagedFileError, ModelNotFoundError
-from omnidraft.runtime.invariance import batch_noise
-from omnidraft.runtime.model import CausalModel
 
 VOCAB, HEADS, SIZE = 50, 2, 8
 TOKENS = np.random.default_rng(0).integers(0, VOCAB, 20)
@@ -223,7 +223,7 @@ def test_graphs_that_are_no_decoders(tmp_path: Path) -> None:
 def test_the_converted_graph_is_what_transformers_computes(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="needs the transformers extra")
     pytest.importorskip("transformers", reason="needs the transformers extra")
-    from omnidraft.runtime.convert import convert
+    from omnidraft.export.conversion import convert
 
     checkpoint = write_target(tmp_path / "checkpoint")
     assert engine_of(checkpoint) == "transformers"

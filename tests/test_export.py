@@ -25,18 +25,17 @@ from safetensors.numpy import load_file, save_file
 from tiny import byte_level_tokenizer, sentencepiece_tokenizer, write_drafter, write_target
 
 from omnidraft.export.calibration import calibration_texts, held_texts
-from omnidraft.export.gptq import quantize_blocks4_gptq
+from omnidraft.export.checkpoint import open_checkpoint
+from omnidraft.export.conversion import convert
+from omnidraft.export.graphs.gptq import quantize_blocks4_gptq
 from omnidraft.export.latency import measure_latency
 from omnidraft.export.learnable import learnable_drafter
 from omnidraft.export.parity import Reference, make_reference, measure_parity, verify
 from omnidraft.export.pipeline import export
 from omnidraft.export.recipes import Options, backends, find_recipe
 from omnidraft.export.socs import DEFAULT_SOC
-from omnidraft.runtime.adapters import complete_adapter
-from omnidraft.runtime.bundle import BUNDLE_FILE, Bundle
-from omnidraft.runtime.convert import convert
-from omnidraft.runtime.convert.checkpoint import open_checkpoint
 from omnidraft.runtime.engines import open_engine
+from omnidraft.runtime.engines.model import CausalModel
 from omnidraft.runtime.engines.onnx import OnnxModel
 from omnidraft.runtime.errors import (
     ContextOverflowError,
@@ -44,9 +43,10 @@ from omnidraft.runtime.errors import (
     ModelNotFoundError,
     OmniDraftError,
 )
-from omnidraft.runtime.model import CausalModel
-from omnidraft.runtime.tokenizer import tokenizer_files
-from omnidraft.runtime.training_step import TrainingStep
+from omnidraft.runtime.learning.training_step import TrainingStep
+from omnidraft.runtime.storage.bundle import BUNDLE_FILE, Bundle
+from omnidraft.runtime.storage.lora import complete_adapter
+from omnidraft.runtime.text.tokenizer import tokenizer_files
 
 RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(3, 400, 120)

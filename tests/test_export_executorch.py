@@ -16,12 +16,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("executorch")
 pytest.importorskip("torchao")
 
-from omnidraft.export.llama import Llama, causal_mask, lora_shapes  # noqa: E402
-from omnidraft.export.loss import hybrid_loss  # noqa: E402
+from omnidraft.export.checkpoint import Checkpoint, open_checkpoint  # noqa: E402
 from omnidraft.export.pipeline import export  # noqa: E402
 from omnidraft.export.recipes import Options, find_recipe  # noqa: E402
-from omnidraft.runtime.bundle import Bundle, FileEntry  # noqa: E402
-from omnidraft.runtime.convert.checkpoint import Checkpoint, open_checkpoint  # noqa: E402
+from omnidraft.export.torch_llama.loss import hybrid_loss  # noqa: E402
+from omnidraft.export.torch_llama.model import Llama, causal_mask, lora_shapes  # noqa: E402
 from omnidraft.runtime.engines import open_engine  # noqa: E402
 from omnidraft.runtime.engines.executorch import ExecuTorchModel  # noqa: E402
 from omnidraft.runtime.errors import (  # noqa: E402
@@ -29,7 +28,8 @@ from omnidraft.runtime.errors import (  # noqa: E402
     MissingDependencyError,
     OmniDraftError,
 )
-from omnidraft.runtime.manifest import describe_files  # noqa: E402
+from omnidraft.runtime.storage.bundle import Bundle, FileEntry  # noqa: E402
+from omnidraft.runtime.storage.manifest import describe_files  # noqa: E402
 
 CONTEXT, RANK = 160, 4
 RNG = np.random.default_rng(0)

@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from omnidraft.export.llama import Llama, causal_mask, lora_shapes  # noqa: E402
-from omnidraft.runtime.convert.checkpoint import open_checkpoint  # noqa: E402
+from omnidraft.export.checkpoint import open_checkpoint  # noqa: E402
+from omnidraft.export.torch_llama.model import Llama, causal_mask, lora_shapes  # noqa: E402
 from omnidraft.runtime.errors import OmniDraftError  # noqa: E402
 
 VOCAB, CONTEXT = 300, 32

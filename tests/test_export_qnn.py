@@ -18,15 +18,14 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 from tiny import write_drafter
 
+from omnidraft.export.checkpoint import Checkpoint, Decoder, open_checkpoint
+from omnidraft.export.conversion import convert
+from omnidraft.export.graphs.qdq import observe, quantize, round_weights
+from omnidraft.export.graphs.static import StaticGraph, fix, write_static_graph
 from omnidraft.export.pipeline import export
-from omnidraft.export.qdq import observe, quantize, round_weights
 from omnidraft.export.recipes import Options, find_recipe
 from omnidraft.export.recipes.qnn import compare, compile_graph
 from omnidraft.export.socs import DEFAULT_SOC, find_soc, soc_names
-from omnidraft.export.static_graph import StaticGraph, fix, write_static_graph
-from omnidraft.runtime.bundle import Bundle
-from omnidraft.runtime.convert import convert
-from omnidraft.runtime.convert.checkpoint import Checkpoint, Decoder, open_checkpoint
 from omnidraft.runtime.engines import open_engine
 from omnidraft.runtime.engines.onnx import OnnxModel
 from omnidraft.runtime.engines.qnn import StaticDecoder
@@ -36,6 +35,7 @@ from omnidraft.runtime.errors import (
     MissingDependencyError,
     OmniDraftError,
 )
+from omnidraft.runtime.storage.bundle import Bundle
 
 CONTEXT, RANK = 96, 4
 TEXTS = [list(np.random.default_rng(seed).integers(3, 400, 70)) for seed in range(6)]
@@ -237,7 +237,7 @@ def test_weights_of_related_inputs_make_up_for_each_other() -> None:
 def test_a_drafter_that_is_too_large_is_refused(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("omnidraft.export.static_graph._LARGEST", 10_000)
+    monkeypatch.setattr("omnidraft.export.graphs.static._LARGEST", 10_000)
     with pytest.raises(OmniDraftError, match="smaller drafter"):
         write_static_graph(open_checkpoint(source), CONTEXT, 0)
 
@@ -339,7 +339,7 @@ from pathlib import Path
 from omnidraft.export.recipes.qnn import compile_graph
 from omnidraft.export.socs import find_soc
 from omnidraft.runtime.errors import OmniDraftError
-from omnidraft.runtime.folders import whole_folder
+from omnidraft.runtime.storage.folders import whole_folder
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 try:

@@ -11,7 +11,7 @@ import pytest
 
 from omnidraft.runtime.bench import read_prompts
 from omnidraft.runtime.errors import OmniDraftError
-from omnidraft.runtime.files import check_place, expanded, whole_file
+from omnidraft.runtime.storage.files import check_place, expanded, whole_file
 
 
 def test_a_file_appears_whole(tmp_path: Path) -> None:

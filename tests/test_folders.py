@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from omnidraft.runtime.folders import scratch_folder, whole_folder
+from omnidraft.runtime.storage.folders import scratch_folder, whole_folder
 
 
 def write(output: Path, text: str) -> None:
@@ -29,7 +29,7 @@ import os, signal, sys
 from pathlib import Path
 from types import FrameType
 from typing import Any
-from omnidraft.runtime.folders import whole_folder
+from omnidraft.runtime.storage.folders import whole_folder
 with whole_folder(Path(sys.argv[1])) as folder:
     (folder / "file").write_text("theirs")
     print(folder, flush=True)

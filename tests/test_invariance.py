@@ -16,13 +16,15 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tiny import write_drafter, write_target
 
-from omnidraft.runtime import files, models
+from omnidraft.export.conversion import convert_drafter
 from omnidraft.runtime.bench import compare, read_prompts
-from omnidraft.runtime.convert import convert_drafter
 from omnidraft.runtime.doctor import examine
 from omnidraft.runtime.engines.onnx import OnnxModel
-from omnidraft.runtime.manifest import MANIFEST_FILE
+from omnidraft.runtime.models import LoadedModel, load_model
+from omnidraft.runtime.models.resolve import resolve
 from omnidraft.runtime.session import GenerationOptions, Session
+from omnidraft.runtime.storage import files
+from omnidraft.runtime.storage.manifest import MANIFEST_FILE
 
 ELSEWHERE = [
     {"onnxruntime": "1.0.0"},
@@ -42,7 +44,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def converted(tmp_path: Path, cache: Path) -> Path:
-    return models.resolve(str(write_target(tmp_path / "target")))
+    return resolve(str(write_target(tmp_path / "target")))
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -55,10 +57,10 @@ def edit(folder: Path, invariance: dict[str, Any]) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"invariance": invariance}))
 
 
-def load(folder: Path, **options: Any) -> tuple[models.LoadedModel, bool]:
+def load(folder: Path, **options: Any) -> tuple[LoadedModel, bool]:
     """A model, and whether it was measured for it."""
     steps: list[str] = []
-    loaded = models.load_model(str(folder), progress=lambda step, _: steps.append(step), **options)
+    loaded = load_model(str(folder), progress=lambda step, _: steps.append(step), **options)
     return loaded, "checking batch invariance" in steps
 
 
@@ -120,7 +122,7 @@ def test_processes_that_measure_at_once_keep_each_others_results(converted: Path
             others.append(False)
             others.append(load(converted, threads=1)[1])
 
-    assert models.load_model(str(converted), progress=meanwhile).batch_invariant
+    assert load_model(str(converted), progress=meanwhile).batch_invariant
     assert others[1] and read(converted)["measured"] == invariant_with(1, 2)
     assert {path.name for path in converted.iterdir()} == {
         MANIFEST_FILE,
@@ -136,7 +138,7 @@ def test_a_target_that_is_not_invariant_here_is_said_to_be_so(tmp_path: Path) ->
     weights["model.layers.0.mlp.up_proj.weight"] *= np.float32(1e10)
     weights["model.layers.0.mlp.down_proj.weight"] *= np.float32(1e30)
     save_file(weights, source / "model.safetensors")
-    folder = models.resolve(str(source), "float32")
+    folder = resolve(str(source), "float32")
     # As if it had been invariant where it was converted.
     good = {"batch_invariant": True, "largest_difference": 0.0, "measured": invariant_with(1, 2)}
     edit(folder, read(folder) | good | {"onnxruntime": "1.0.0"})

@@ -15,9 +15,9 @@ from tiny import write_drafter, write_target
 from toy import ToyModel, plain_greedy, toy_pair
 
 from omnidraft import GenerationOptions, Session
-from omnidraft.runtime.decoder import SpeculativeDecoder
+from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
+from omnidraft.runtime.decoding.lease import Lease
 from omnidraft.runtime.errors import ModelInUseError, OmniDraftError
-from omnidraft.runtime.lease import Lease
 from omnidraft.runtime.models import LoadedModel, load_model
 
 PROMPTS = ["The quick brown fox", "def add(a, b):", "What is the answer?", "中文 12345"]

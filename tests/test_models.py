@@ -19,10 +19,14 @@ from filelock import FileLock
 from hub import stand_in_hub
 from tiny import write_target
 
-from omnidraft.runtime import models, sources
+import omnidraft.runtime.models.resolve as resolving
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
-from omnidraft.runtime.manifest import MANIFEST_FILE
-from omnidraft.runtime.sources import Package, fetch_hub, fetch_packages
+from omnidraft.runtime.models import fetch, load_model
+from omnidraft.runtime.models.cache import list_models
+from omnidraft.runtime.models.catalogue import PACKAGED_MODELS
+from omnidraft.runtime.models.fetch import Package, fetch_hub, fetch_packages
+from omnidraft.runtime.models.resolve import model_path, pull, resolve
+from omnidraft.runtime.storage.manifest import MANIFEST_FILE
 
 
 @pytest.fixture(autouse=True)
@@ -43,22 +47,20 @@ def ignore(step: str, fraction: float | None) -> None:
 
 def test_a_checkpoint_is_converted_once(checkpoint: Path, cache: Path) -> None:
     steps: list[str] = []
-    loaded = models.load_model(str(checkpoint), progress=lambda step, _: steps.append(step))
+    loaded = load_model(str(checkpoint), progress=lambda step, _: steps.append(step))
     assert "converting" in steps
     assert loaded.path.is_relative_to(cache / "models")
     assert loaded.batch_invariant
     assert loaded.model.forward(loaded.tokenizer.encode("Hello")).dtype == np.float32
     assert loaded.tokenizer.has_chat_template
     steps.clear()
-    assert models.resolve(str(checkpoint), progress=lambda step, _: steps.append(step)) == (
-        loaded.path
-    )
+    assert resolve(str(checkpoint), progress=lambda step, _: steps.append(step)) == (loaded.path)
     assert not steps
-    other = models.resolve(str(checkpoint), "float32")
+    other = resolve(str(checkpoint), "float32")
     assert other != loaded.path
     # A converted folder is a model by itself.
-    assert models.load_model(str(other)).path == other
-    listed = models.list_models()
+    assert load_model(str(other)).path == other
+    listed = list_models()
     assert {(m.quantization, m.path) for m in listed if m.path} == {
         ("8bit", loaded.path),
         ("float32", other),
@@ -67,52 +69,52 @@ def test_a_checkpoint_is_converted_once(checkpoint: Path, cache: Path) -> None:
 
 
 def test_what_another_version_converted_is_converted_anew(checkpoint: Path) -> None:
-    path = models.resolve(str(checkpoint))
+    path = resolve(str(checkpoint))
     manifest = path / MANIFEST_FILE
     values = json.loads(manifest.read_text())
     manifest.write_text(json.dumps(values | {"schema_version": values["schema_version"] - 1}))
     with pytest.raises(ModelNotFoundError):
-        models.model_path(str(checkpoint))
+        model_path(str(checkpoint))
     steps: list[str] = []
-    assert models.resolve(str(checkpoint), progress=lambda step, _: steps.append(step)) == path
+    assert resolve(str(checkpoint), progress=lambda step, _: steps.append(step)) == path
     assert {"calibrating", "converting"} <= set(steps)
     assert json.loads(manifest.read_text()) == values
 
 
 def test_a_changed_checkpoint_is_another_model(checkpoint: Path) -> None:
-    before = models.resolve(str(checkpoint))
+    before = resolve(str(checkpoint))
     (checkpoint / "config.json").write_text((checkpoint / "config.json").read_text() + "\n")
-    assert models.resolve(str(checkpoint)) != before
+    assert resolve(str(checkpoint)) != before
 
 
 def test_a_damaged_model_is_named_and_mended(checkpoint: Path) -> None:
     name = str(checkpoint)
-    path = models.resolve(name)
+    path = resolve(name)
     graph = path / "model.onnx"
     graph.write_bytes(graph.read_bytes()[:-1])
     with pytest.raises(DamagedFileError, match=f"omnidraft models pull {name}"):
-        models.load_model(name)
+        load_model(name)
     # Of the same size, so only the checksum tells.
-    models.pull(name)
+    pull(name)
     graph.write_bytes(graph.read_bytes()[:-1] + b"!")
     steps: list[str] = []
-    assert models.pull(name, progress=lambda step, _: steps.append(step)) == path
+    assert pull(name, progress=lambda step, _: steps.append(step)) == path
     assert any("damaged" in step for step in steps)
-    assert models.load_model(name).batch_invariant
+    assert load_model(name).batch_invariant
 
 
 def test_what_a_killed_conversion_left_is_removed(checkpoint: Path) -> None:
-    path = models.resolve(str(checkpoint))
+    path = resolve(str(checkpoint))
     stale = path.with_name(f".{path.name}-abcdefgh")
     path.rename(stale)
     (stale / "omnidraft.lock").touch()
-    assert models.resolve(str(checkpoint)) == path
+    assert resolve(str(checkpoint)) == path
     assert not stale.exists()
     assert not list(path.parent.glob(f".{path.name}-*"))
 
 
 def test_one_process_converts_while_another_waits(checkpoint: Path) -> None:
-    path = models.resolve(str(checkpoint))
+    path = resolve(str(checkpoint))
     kept = path.with_name("kept")
     path.rename(kept)
     lock = FileLock(path.with_name(f"{path.name}.lock"))
@@ -123,7 +125,7 @@ def test_one_process_converts_while_another_waits(checkpoint: Path) -> None:
         steps.append(step)
         waiting.set()
 
-    worker = threading.Thread(target=lambda: models.resolve(str(checkpoint), progress=note))
+    worker = threading.Thread(target=lambda: resolve(str(checkpoint), progress=note))
     with lock:
         worker.start()
         assert waiting.wait(30)
@@ -136,32 +138,32 @@ def test_one_process_converts_while_another_waits(checkpoint: Path) -> None:
 @pytest.mark.parametrize("name", ["no-such-model", "./no/such/file.gguf", "a/b/c"])
 def test_unknown_names(name: str) -> None:
     with pytest.raises(ModelNotFoundError, match="smollm2-135m"):
-        models.resolve(name)
+        resolve(name)
 
 
 def test_paths_without_a_model(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     for path in (tmp_path, tmp_path / "notes.txt"):
         with pytest.raises(ModelNotFoundError, match="Known are"):
-            models.resolve(str(path))
+            resolve(str(path))
 
 
 def test_where_a_model_lies(checkpoint: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="omnidraft models pull smollm2-135m"):
-        models.model_path("smollm2-135m")
+        model_path("smollm2-135m")
     with pytest.raises(ModelNotFoundError, match="pull"):
-        models.model_path(str(checkpoint))
-    path = models.resolve(str(checkpoint))
-    assert models.model_path(str(checkpoint)) == path
-    assert models.model_path(str(path)) == path
+        model_path(str(checkpoint))
+    path = resolve(str(checkpoint))
+    assert model_path(str(checkpoint)) == path
+    assert model_path(str(path)) == path
 
 
 def test_too_little_disk_space(
     checkpoint: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(models, "_BYTES_PER_WEIGHT", {"8bit": 1e12})
+    monkeypatch.setattr(resolving, "_BYTES_PER_WEIGHT", {"8bit": 1e12})
     with pytest.raises(OmniDraftError, match="disk space"):
-        models.resolve(str(checkpoint))
+        resolve(str(checkpoint))
     assert not [p for p in (cache / "models").iterdir() if p.suffix != ".lock"]
 
 
@@ -171,7 +173,7 @@ def test_a_cache_folder_that_cannot_be_made(
     (tmp_path / "file").touch()
     monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path / "file"))
     with pytest.raises(OmniDraftError, match="OMNIDRAFT_CACHE"):
-        models.resolve(str(checkpoint))
+        resolve(str(checkpoint))
 
 
 # Packages. pip is replaced by a function that writes, or does not write, a wheel.
@@ -259,9 +261,9 @@ def test_failing_downloads_leave_nothing(
 
 def test_a_hub_model_is_fetched_and_converted(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in_hub(monkeypatch, write_target)
-    path = models.resolve("someone/tiny")
+    path = resolve("someone/tiny")
     assert path.name == "someone--tiny-8bit"
-    assert models.load_model("someone/tiny").name == "someone/tiny"
+    assert load_model("someone/tiny").name == "someone/tiny"
     # Of the download nothing is kept.
     assert {p.name for p in (cache / "models").iterdir()} == {path.name, f"{path.name}.lock"}
 
@@ -284,8 +286,8 @@ def test_hub_failures_are_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_pinned_packages_are_complete() -> None:
-    for name, model in models.PACKAGED_MODELS.items():
+    for name, model in PACKAGED_MODELS.items():
         assert model.name == name
         for digest in (model.gguf_sha256, *(p.wheel_sha256 for p in model.packages)):
             assert len(digest) == 64
-    assert sources.CONNECTION_TIMEOUT < sources.DOWNLOAD_TIMEOUT
+    assert fetch.CONNECTION_TIMEOUT < fetch.DOWNLOAD_TIMEOUT

@@ -21,7 +21,7 @@ from omnidraft._native import (
     Vocabulary,
     VocabularyPair,
 )
-from omnidraft.runtime.translation import DraftContext
+from omnidraft.runtime.decoding.translation import DraftContext
 
 WORDS = 4
 texts = st.lists(st.integers(0, WORDS - 1), max_size=80)

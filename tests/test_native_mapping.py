@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omnidraft._native import MappingRule, Vocabulary, VocabularyPair
-from omnidraft.runtime.tokenizer import Tokenizer
+from omnidraft.runtime.text.tokenizer import Tokenizer
 
 TOKENIZERS = Path(__file__).parents[2] / "shared" / "data" / "tokenizers"
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper
 
 from omnidraft import _native
+from omnidraft.runtime.engines.onnx_session import OLDEST_ONNXRUNTIME, cpu_session
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
-from omnidraft.runtime.onnx_session import OLDEST_ONNXRUNTIME, cpu_session
 
 HEADS, KV_HEADS, SIZE, LENGTH, ROWS = 4, 2, 8, 96, 5
 

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from onnx import load
 from test_convert import LLAMA, random_weights, write_safetensors
 
-from omnidraft.runtime.convert import Quantization, convert, graph
+from omnidraft.export.conversion import Quantization, convert
+from omnidraft.export.graphs import target as graph
+from omnidraft.runtime.engines.environment import measured_here
+from omnidraft.runtime.engines.invariance import measure_invariance
 from omnidraft.runtime.engines.onnx import LENGTH_STEP, MAX_PASS, OnnxModel
-from omnidraft.runtime.environment import measured_here
 from omnidraft.runtime.errors import ContextOverflowError
-from omnidraft.runtime.invariance import measure_invariance
 
 TOKENS = np.random.default_rng(2).integers(0, LLAMA["vocab_size"], 3 * LENGTH_STEP + 60)
 

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from omnidraft.runtime.bench import Prompt, read_prompts
 from omnidraft.runtime.errors import OmniDraftError
-from omnidraft.runtime.models import default_drafter_folder
+from omnidraft.runtime.models.catalogue import default_drafter_folder
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
@@ -294,7 +294,7 @@ def test_prompts_are_padded_to_the_context_that_is_asked_for() -> None:
 
 
 def test_the_drafter_is_written_in_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from omnidraft.runtime.convert.checkpoint import open_checkpoint
+    from omnidraft.export.checkpoint import open_checkpoint
 
     monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path))
     folder = prepare.float_drafter(default_drafter_folder())

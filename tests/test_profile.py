@@ -22,10 +22,10 @@ from pydantic import ValidationError
 from tiny import write_drafter, write_target
 from toy import ToyModel, toy_pair
 
-from omnidraft.runtime.cost import load_costs
-from omnidraft.runtime.decoder import SpeculativeDecoder
+from omnidraft.runtime.decoding.costs import load_costs
+from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
+from omnidraft.runtime.engines.model import CausalModel
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
-from omnidraft.runtime.model import CausalModel
 from omnidraft.runtime.models import LoadedModel
 from omnidraft.runtime.profiling.devices import (
     DeviceProfile,

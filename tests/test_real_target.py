@@ -13,11 +13,11 @@ from scipy.stats import chisquare
 
 from omnidraft import GenerationOptions, Origin, SamplingParameters, Session
 from omnidraft._native import NgramCache, VocabularyPair
-from omnidraft.runtime.decoder import Drafting, SpeculativeDecoder
+from omnidraft.runtime.decoding.decoder import Drafting, SpeculativeDecoder
+from omnidraft.runtime.decoding.translation import Speller
 from omnidraft.runtime.errors import ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.models import load_model
 from omnidraft.runtime.session import native_vocabulary
-from omnidraft.runtime.translation import Speller
 
 PROMPTS = [
     "A train has 12 wagons with 48 seats each. 97 seats are free. How many people sit?",

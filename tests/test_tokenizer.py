@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from omnidraft.runtime.chat import render_chat
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
-from omnidraft.runtime.gguf_metadata import read_gguf_metadata
-from omnidraft.runtime.surface import TextStream, byte_level_surface, sentencepiece_surface
-from omnidraft.runtime.tokenizer import Tokenizer, tokenizer_files
+from omnidraft.runtime.text.chat import render_chat
+from omnidraft.runtime.text.gguf_metadata import read_gguf_metadata
+from omnidraft.runtime.text.surface import TextStream, byte_level_surface, sentencepiece_surface
+from omnidraft.runtime.text.tokenizer import Tokenizer, tokenizer_files
 
 SHARED = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "tokenizers"
 CORPUS = [

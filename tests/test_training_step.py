@@ -20,13 +20,18 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from omnidraft.runtime.convert.checkpoint import Checkpoint, Decoder, open_checkpoint
-from omnidraft.runtime.convert.gradients import Tape
-from omnidraft.runtime.convert.quantize import quantize_blocks8
-from omnidraft.runtime.convert.training import write_training_graph
+from omnidraft.export.checkpoint import Checkpoint, Decoder, open_checkpoint
+from omnidraft.export.graphs.gradients import Tape
+from omnidraft.export.graphs.quantize import quantize_blocks8
+from omnidraft.export.graphs.training import write_training_graph
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
-from omnidraft.runtime.tokenizer import Tokenizer
-from omnidraft.runtime.training_step import MASKED, TrainingBatch, TrainingResult, TrainingStep
+from omnidraft.runtime.learning.training_step import (
+    MASKED,
+    TrainingBatch,
+    TrainingResult,
+    TrainingStep,
+)
+from omnidraft.runtime.text.tokenizer import Tokenizer
 
 DRAFTER = Path(__file__).parents[1] / "drafter"
 VOCAB = 97
@@ -575,7 +580,7 @@ for blocked in ("torch", "onnx", "transformers"):
     sys.modules[blocked] = None
 from pathlib import Path
 import numpy as np
-from omnidraft.runtime.training_step import TrainingBatch, TrainingStep
+from omnidraft.runtime.learning.training_step import TrainingBatch, TrainingStep
 
 step = TrainingStep(Path(sys.argv[1]))
 tokens = np.array([int(x) for x in sys.argv[2].split(",")])

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from scipy.stats import chisquare
 
 from omnidraft import _native
-from omnidraft.runtime.decoder import Drafting
-from omnidraft.runtime.draft_length import Fixed
+from omnidraft.runtime.decoding.decoder import Drafting
+from omnidraft.runtime.decoding.draft_length import Fixed
+from omnidraft.runtime.decoding.translation import Speller
 from omnidraft.runtime.errors import ContextOverflowError
-from omnidraft.runtime.translation import Speller
 
 
 @dataclass

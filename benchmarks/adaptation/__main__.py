@@ -34,15 +34,17 @@ from rich.table import Table
 from benchmarks.adaptation import experiments
 from benchmarks.adaptation.experiments import DRIFTS, TESTED, Experiment, Plan, Plot, Result
 from benchmarks.adaptation.lab import Lab, Setting
-from omnidraft.runtime.adaptation import LossName, Objective
-from omnidraft.runtime.adapter_store import AdapterStore
+from omnidraft.export.conversion import Quantization
 from omnidraft.runtime.bench import Prompt, read_prompts
-from omnidraft.runtime.convert import Quantization
 from omnidraft.runtime.errors import MissingDependencyError, OmniDraftError
-from omnidraft.runtime.files import check_place, whole_file
-from omnidraft.runtime.models import DEFAULT_QUANTIZATION, cache_folder, load_model
+from omnidraft.runtime.learning.observations import LossName, Objective
+from omnidraft.runtime.learning.store import AdapterStore
+from omnidraft.runtime.learning.trainer import LEARNING_RATES, LearningOptions
+from omnidraft.runtime.models import load_model
+from omnidraft.runtime.models.cache import cache_folder
+from omnidraft.runtime.models.catalogue import DEFAULT_QUANTIZATION
 from omnidraft.runtime.session import DEFAULT_DRAFT_CONFIDENCE, GenerationOptions
-from omnidraft.runtime.trainer import LEARNING_RATES, LearningOptions
+from omnidraft.runtime.storage.files import check_place, whole_file
 
 _errors = Console(stderr=True, highlight=False)
 _DEFAULTS = LearningOptions()

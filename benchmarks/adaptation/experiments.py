@@ -11,11 +11,11 @@ import numpy as np
 
 from benchmarks.adaptation.lab import Answered, Lab, figures, footprint, gain, total
 from omnidraft._native import Eviction
-from omnidraft.runtime.adaptation import LossName
 from omnidraft.runtime.bench import Prompt
 from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.learning.observations import LossName
+from omnidraft.runtime.learning.trainer import DEFAULT_RANK
 from omnidraft.runtime.session import Session
-from omnidraft.runtime.trainer import DEFAULT_RANK
 
 Experiment = Literal[
     "ablation", "ranks", "task-drift", "target-drift", "eviction", "curve", "cache"

@@ -13,14 +13,14 @@ import numpy as np
 from benchmarks.adaptation.replay import Answers, ReplayModel
 from omnidraft._native import Eviction, NgramCache, VocabularyPair
 from omnidraft.export.learnable import learnable_drafter
-from omnidraft.runtime.adaptation import LossName, Objective, direct_mapping
-from omnidraft.runtime.adapter_store import AdapterStore
 from omnidraft.runtime.bench import Prompt
-from omnidraft.runtime.learner import AdapterChoice
+from omnidraft.runtime.learning.learner import AdapterChoice
+from omnidraft.runtime.learning.observations import LossName, Objective, direct_mapping
+from omnidraft.runtime.learning.store import AdapterStore
+from omnidraft.runtime.learning.trainer import LearningOptions
 from omnidraft.runtime.models import LoadedModel, load_model
 from omnidraft.runtime.session import GenerationOptions, Session, native_vocabulary
 from omnidraft.runtime.statistics import Statistics
-from omnidraft.runtime.trainer import LearningOptions
 
 # Draws of prompts from which the interval of a gain is taken.
 _RESAMPLES = 2000

@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from omnidraft.runtime.adapter_store import model_key
 from omnidraft.runtime.bench import Prompt
+from omnidraft.runtime.engines.model import check_pass, check_truncation
 from omnidraft.runtime.errors import OmniDraftError
-from omnidraft.runtime.files import whole_file
-from omnidraft.runtime.manifest import MANIFEST_FILE, Manifest
-from omnidraft.runtime.model import check_pass, check_truncation
+from omnidraft.runtime.learning.store import model_key
 from omnidraft.runtime.models import LoadedModel
 from omnidraft.runtime.session import GenerationOptions, Session
+from omnidraft.runtime.storage.files import whole_file
+from omnidraft.runtime.storage.manifest import MANIFEST_FILE, Manifest
 
 # Prompts after which a recording is saved: an interrupted one goes on there.
 _SAVE_EVERY = 20

@@ -30,10 +30,10 @@ from benchmarks.peers.plan import Contestant, Method, contestants
 from benchmarks.peers.processes import Worker, WorkerError
 from omnidraft.runtime.bench import read_prompts
 from omnidraft.runtime.errors import OmniDraftError
-from omnidraft.runtime.files import check_place
-from omnidraft.runtime.models import resolve_checkpoint
+from omnidraft.runtime.models.resolve import resolve_checkpoint
 from omnidraft.runtime.processor import processor_name
-from omnidraft.runtime.tokenizer import Tokenizer
+from omnidraft.runtime.storage.files import check_place
+from omnidraft.runtime.text.tokenizer import Tokenizer
 
 HERE = Path(__file__).parent
 TUNING = HERE / "tuning.jsonl"

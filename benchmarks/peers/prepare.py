@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.peers.measure import Task
+from omnidraft.export.checkpoint import INT8_FORMAT, read_gguf
 from omnidraft.runtime.bench import Prompt
-from omnidraft.runtime.convert.checkpoint import INT8_FORMAT, read_gguf
 from omnidraft.runtime.errors import OmniDraftError
-from omnidraft.runtime.models import cache_folder
-from omnidraft.runtime.tokenizer import Tokenizer
+from omnidraft.runtime.models.cache import cache_folder
+from omnidraft.runtime.text.tokenizer import Tokenizer
 
 FILLER = Path(__file__).with_name("context.txt")
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from omnidraft.runtime.errors import MissingDependencyError
-from omnidraft.runtime.files import whole_file
+from omnidraft.runtime.storage.files import whole_file
 
 Row = Mapping[str, Any]
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from omnidraft.runtime.bundle import (
+from omnidraft.export.checkpoint import Checkpoint
+from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.storage.bundle import (
     Backend,
     Graph,
     Lora,
@@ -21,8 +23,6 @@ from omnidraft.runtime.bundle import (
     Thresholds,
     WeightShare,
 )
-from omnidraft.runtime.convert.checkpoint import Checkpoint
-from omnidraft.runtime.errors import OmniDraftError
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage, steps done and steps in all."""

@@ -16,10 +16,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omnidraft.export.graphs import weight_shares
+from omnidraft.export.checkpoint import Checkpoint
+from omnidraft.export.graphs.tensors import weight_shares
 from omnidraft.export.recipes import Built, Options, Progress
 from omnidraft.export.socs import find_soc
-from omnidraft.runtime.bundle import (
+from omnidraft.runtime.errors import MissingDependencyError, OmniDraftError
+from omnidraft.runtime.quiet import quiet
+from omnidraft.runtime.storage.bundle import (
     Backend,
     Graph,
     Lora,
@@ -29,14 +32,11 @@ from omnidraft.runtime.bundle import (
     Thresholds,
     WeightShare,
 )
-from omnidraft.runtime.convert.checkpoint import Checkpoint
-from omnidraft.runtime.errors import MissingDependencyError, OmniDraftError
-from omnidraft.runtime.quiet import quiet
 
 if TYPE_CHECKING:
     import torch
 
-    from omnidraft.export.llama import Llama
+    from omnidraft.export.torch_llama.model import Llama
 
 PROGRAM_FILE = "model.pte"
 TRAINING_FILE = "training.pte"
@@ -94,7 +94,7 @@ class ExecuTorchRecipe:
         calibration: Sequence[Sequence[int]],
         progress: Progress,
     ) -> Built:
-        from omnidraft.export.llama import Llama, lora_shapes
+        from omnidraft.export.torch_llama.model import Llama, lora_shapes
 
         shapes = lora_shapes(checkpoint.decoder, options.lora_rank) if options.lora_rank else {}
         soc = find_soc(options.soc) if options.soc else None
@@ -268,7 +268,7 @@ def _lower_training(model: Llama, shapes: dict[str, tuple[int, int]]) -> Any:
     from torch.export import export
     from torch.export.experimental import _export_forward_backward
 
-    from omnidraft.export.loss import hybrid_loss
+    from omnidraft.export.torch_llama.loss import hybrid_loss
 
     class Step(torch.nn.Module):
         def __init__(self) -> None:

@@ -18,23 +18,23 @@ from onnx import (
     save_model,
 )
 
-from omnidraft.export.gptq import quantize_blocks4_gptq
-from omnidraft.export.graphs import describe_graph, describe_weights
-from omnidraft.export.recipes import Built, Options, Progress
-from omnidraft.runtime.bundle import Backend, Lora, Quantization, Thresholds
-from omnidraft.runtime.convert.checkpoint import Checkpoint
-from omnidraft.runtime.convert.drafter import (
+from omnidraft.export.checkpoint import Checkpoint
+from omnidraft.export.graphs.drafter import (
     DrafterWriter,
     exact_four_bits,
     matrix_names,
     whole_drafter_pass,
     write_drafter_graph,
 )
-from omnidraft.runtime.convert.graph import GRAPH_FILE, WEIGHTS_FILE
-from omnidraft.runtime.convert.quantize import BLOCK, Rounded
-from omnidraft.runtime.convert.training import write_training_graph
+from omnidraft.export.graphs.gptq import quantize_blocks4_gptq
+from omnidraft.export.graphs.quantize import BLOCK, Rounded
+from omnidraft.export.graphs.target import GRAPH_FILE, WEIGHTS_FILE
+from omnidraft.export.graphs.tensors import describe_graph, describe_weights
+from omnidraft.export.graphs.training import write_training_graph
+from omnidraft.export.recipes import Built, Options, Progress
 from omnidraft.runtime.errors import OmniDraftError
-from omnidraft.runtime.training_step import TRAINING_FILE
+from omnidraft.runtime.learning.training_step import TRAINING_FILE
+from omnidraft.runtime.storage.bundle import Backend, Lora, Quantization, Thresholds
 
 # What 4 bits may cost in all, in nats of KL divergence from float32 on the calibration text. A
 # matrix that is too dear keeps 8 bits: the smaller a drafter, the more of them.

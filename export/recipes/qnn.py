@@ -12,13 +12,12 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import save_model
 
-from omnidraft.export.graphs import describe_graph, describe_weights
-from omnidraft.export.qdq import observe, quantize
+from omnidraft.export.checkpoint import Checkpoint
+from omnidraft.export.graphs.qdq import observe, quantize
+from omnidraft.export.graphs.static import fix, write_static_graph
+from omnidraft.export.graphs.tensors import describe_graph, describe_weights
 from omnidraft.export.recipes import Built, Options, Progress
 from omnidraft.export.socs import find_soc
-from omnidraft.export.static_graph import fix, write_static_graph
-from omnidraft.runtime.bundle import Backend, Emulation, Lora, Quantization, Soc, Thresholds
-from omnidraft.runtime.convert.checkpoint import Checkpoint
 from omnidraft.runtime.engines.qnn import (
     PROVIDER,
     StaticDecoder,
@@ -27,6 +26,7 @@ from omnidraft.runtime.engines.qnn import (
     npu_session,
 )
 from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.storage.bundle import Backend, Emulation, Lora, Quantization, Soc, Thresholds
 
 # Tokens of a pass: reading a prompt, and drafting.
 PASSES = (8, 1)

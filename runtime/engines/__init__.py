@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from omnidraft.runtime.engines.model import CausalModel
 from omnidraft.runtime.errors import ModelNotFoundError
-from omnidraft.runtime.manifest import BUNDLE_FILE, MANIFEST_FILE
-from omnidraft.runtime.model import CausalModel
+from omnidraft.runtime.storage.manifest import BUNDLE_FILE, MANIFEST_FILE
 
 Engine = Literal["onnx", "external-onnx", "transformers", "qnn", "executorch"]
 """``onnx``: a folder converted or exported here; ``qnn``, ``executorch``: bundles for these;
@@ -32,7 +32,7 @@ def engine_of(path: Path) -> Engine:
         if path.suffix == ".onnx":
             return "external-onnx"
     elif (path / BUNDLE_FILE).is_file():
-        from omnidraft.runtime.bundle import Bundle
+        from omnidraft.runtime.storage.bundle import Bundle
 
         return Bundle.load(path, checksums=False).backend
     elif (path / MANIFEST_FILE).is_file():

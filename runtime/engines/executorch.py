@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from omnidraft.runtime.adapters import LoraWeights, complete_adapter, sizes_beside_rank
-from omnidraft.runtime.bundle import Bundle
+from omnidraft.runtime.engines.model import check_pass, check_truncation
 from omnidraft.runtime.errors import DamagedFileError, MissingDependencyError
-from omnidraft.runtime.model import check_pass, check_truncation
 from omnidraft.runtime.quiet import quiet
+from omnidraft.runtime.storage.bundle import Bundle
+from omnidraft.runtime.storage.lora import LoraWeights, complete_adapter, sizes_beside_rank
 
 METHOD = "forward"
 
@@ -93,7 +93,7 @@ class ExecuTorchModel:
         """Use a LoRA adapter from now on; the KV cache, which the old weights filled, is emptied.
 
         Args:
-            adapter: see ``omnidraft.runtime.adapters``, of at most the bundle's rank; None: the
+            adapter: see ``omnidraft.runtime.storage.lora``, of at most the bundle's rank; None: the
                 base model.
 
         Raises:

@@ -15,9 +15,9 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from omnidraft.runtime.engines.model import check_pass, check_truncation
+from omnidraft.runtime.engines.onnx_session import cpu_session
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
-from omnidraft.runtime.model import check_pass, check_truncation
-from omnidraft.runtime.onnx_session import cpu_session
 
 # optimum's and transformers.js's names, the exact ones before the quantized ones.
 _DECODER_FILES = (

@@ -11,11 +11,11 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from omnidraft.runtime.adapters import LoraWeights, complete_adapter, sizes_beside_rank
-from omnidraft.runtime.environment import Measured, measured_here
-from omnidraft.runtime.manifest import BUNDLE_FILE, Manifest
-from omnidraft.runtime.model import check_pass, check_truncation
-from omnidraft.runtime.onnx_session import cpu_session
+from omnidraft.runtime.engines.environment import Measured, measured_here
+from omnidraft.runtime.engines.model import check_pass, check_truncation
+from omnidraft.runtime.engines.onnx_session import cpu_session
+from omnidraft.runtime.storage.lora import LoraWeights, complete_adapter, sizes_beside_rank
+from omnidraft.runtime.storage.manifest import BUNDLE_FILE, Manifest
 
 GRAPH_FILE = "model.onnx"
 # The graph sees a prefix of the cache, of this granularity: two tiles of kernels_native/.
@@ -25,7 +25,7 @@ MAX_PASS = 256
 
 
 class OnnxModel:
-    """A ``CausalModel`` over a folder that ``omnidraft.runtime.convert.convert`` wrote, or over an
+    """A ``CausalModel`` over a folder that ``export.conversion.convert`` wrote, or over an
     exported drafter's bundle.
 
     Args:
@@ -75,7 +75,7 @@ class OnnxModel:
 
         inputs = {value.name: value.shape for value in self._session.get_inputs()}
         # A drafter's attention takes the whole buffer and is told how much of it is filled; a
-        # target's sees a prefix: see convert/drafter.py, convert/graph.py.
+        # target's sees a prefix: see export/graphs.
         self._told_length = "total_length" in inputs
         self._capacity = -(-self._max_length // LENGTH_STEP) * LENGTH_STEP
         # zeros, not empty: memory is then taken only as the sequence grows.
@@ -192,7 +192,7 @@ class OnnxModel:
         """Use a LoRA adapter from now on; the KV cache, which the old weights filled, is emptied.
 
         Args:
-            adapter: see ``omnidraft.runtime.adapters``; None: the base model, exactly.
+            adapter: see ``omnidraft.runtime.storage.lora``; None: the base model, exactly.
 
         Raises:
             OmniDraftError: the adapter does not fit the model; the one in use stays.
@@ -259,7 +259,7 @@ class _Description:
 
 def _describe(folder: Path) -> _Description:
     if (folder / BUNDLE_FILE).is_file():
-        from omnidraft.runtime.bundle import Bundle
+        from omnidraft.runtime.storage.bundle import Bundle
 
         bundle = Bundle.load(folder)
         geometry = bundle.geometry

@@ -14,17 +14,17 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from omnidraft.runtime.adapters import LoraWeights, complete_adapter, sizes_beside_rank
-from omnidraft.runtime.bundle import Bundle, Soc
+from omnidraft.runtime.engines.model import check_pass, check_truncation
 from omnidraft.runtime.errors import DamagedFileError, MissingDependencyError, OmniDraftError
-from omnidraft.runtime.model import check_pass, check_truncation
 from omnidraft.runtime.quiet import quiet
+from omnidraft.runtime.storage.bundle import Bundle, Soc
+from omnidraft.runtime.storage.lora import LoraWeights, complete_adapter, sizes_beside_rank
 
 PROVIDER = "QNNExecutionProvider"
 # Added to scores of columns that a row must not see. exp(-100) is nothing, and 16 bits still
 # resolve the scores beside it; the usual -1e30 would leave them no digits.
 MASKED = -100.0
-# As stored in 16 bits with scale 100 / 65535: see export/qdq.py.
+# As stored in 16 bits with scale 100 / 65535: see export/graphs/qdq.py.
 _STORED_MASKED, _STORED_VISIBLE = 0, 65535
 _DTYPES = {
     "tensor(float)": np.float32,
@@ -37,7 +37,7 @@ _DTYPES = {
 class StaticDecoder:
     """A ``CausalModel`` over graphs for passes of fixed sizes that leave the KV cache to the host.
 
-    See ``StaticGraph`` in export/static_graph.py for the graphs' inputs; keys, values and mask may
+    See ``StaticGraph`` in export/graphs/static.py for the graphs' inputs; keys, values and mask may
     be float32 or integers, which are passed on as they are.
 
     Args:
@@ -122,7 +122,7 @@ class StaticDecoder:
         """Use a LoRA adapter from now on; the KV cache, which the old weights filled, is emptied.
 
         Args:
-            adapter: see ``omnidraft.runtime.adapters``, of at most the graphs' rank; None: zeros.
+            adapter: see ``storage.lora``, of at most the graphs' rank; None: zeros.
 
         Raises:
             OmniDraftError: the adapter does not fit the model; the one in use stays.

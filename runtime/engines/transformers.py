@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from omnidraft.runtime.engines.model import check_pass, check_truncation
 from omnidraft.runtime.errors import (
     DamagedFileError,
     MissingDependencyError,
 )
-from omnidraft.runtime.model import check_pass, check_truncation
 
 
 class TransformersModel:

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
 
 from omnidraft.runtime.errors import OmniDraftError
-from omnidraft.runtime.files import expanded
+from omnidraft.runtime.storage.files import expanded
 
 _SHIPPED = Path(__file__).parent / "devices"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from omnidraft.runtime.files import whole_file
 from omnidraft.runtime.profiling.plots import bars, lines, stacks
 from omnidraft.runtime.profiling.report import Memory, Mode, Profile
+from omnidraft.runtime.storage.files import whole_file
 
 _TEMPLATE = "report.html.jinja"
 

@@ -10,13 +10,10 @@ from time import perf_counter
 from typing import TypeVar
 
 from omnidraft.runtime.bench import Prompt
-from omnidraft.runtime.models import (
-    LoadedModel,
-    Quantization,
-    drafter_threads,
-    load_model,
-    resolve,
-)
+from omnidraft.runtime.models import LoadedModel, load_model
+from omnidraft.runtime.models.catalogue import Quantization
+from omnidraft.runtime.models.load import drafter_threads
+from omnidraft.runtime.models.resolve import resolve
 from omnidraft.runtime.profiling.devices import DeviceProfile
 from omnidraft.runtime.profiling.energy import EnergyMeter, open_meter
 from omnidraft.runtime.profiling.machine import describe_machine

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from omnidraft.runtime.engines.model import CausalModel
 from omnidraft.runtime.errors import ContextOverflowError
-from omnidraft.runtime.model import CausalModel
 from omnidraft.runtime.profiling.devices import PassLatency, pass_seconds
 
 # Sleeping overshoots by less than this; the rest of a wait is spent spinning.

@@ -1,0 +1,178 @@
+"""Convert a checkpoint to a batch-invariant ONNX decoder, without torch and in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omnidraft.export.checkpoint import Checkpoint, open_checkpoint
+from omnidraft.export.graphs.calibrate import CALIBRATION_TEXT, channel_factors
+from omnidraft.export.graphs.drafter import exact_four_bits, write_drafter_graph
+from omnidraft.export.graphs.target import Progress, Quantization, max_threads, write_graph
+from omnidraft.runtime.engines.invariance import measure_invariance
+from omnidraft.runtime.engines.onnx import OnnxModel
+from omnidraft.runtime.models.progress import Progress as Report
+from omnidraft.runtime.models.progress import by_stage
+from omnidraft.runtime.storage.checkpoints import source_sha256
+from omnidraft.runtime.storage.folders import whole_folder
+from omnidraft.runtime.storage.manifest import Manifest, describe_files
+from omnidraft.runtime.text.tokenizer import Tokenizer, tokenizer_files
+
+__all__ = [
+    "CALIBRATION_TEXT",
+    "Progress",
+    "Quantization",
+    "convert",
+    "convert_drafter",
+]
+
+
+def convert(
+    source: Path,
+    output: Path,
+    quantization: Quantization = "4bit",
+    *,
+    calibration: Sequence[int] = (),
+    progress: Progress = lambda stage, done, total: None,
+    extra_files: Mapping[str, bytes] | None = None,
+    extra_manifest: Mapping[str, Any] | None = None,
+) -> Manifest:
+    """Write the folder ``output`` that ``OnnxModel`` loads.
+
+    The folder appears whole or not at all: it is written beside ``output`` under a temporary name,
+    which is removed on any failure, a KeyboardInterrupt included.
+
+    Args:
+        source: a GGUF file, or a folder with config.json and safetensors.
+        output: folder to create; one that is there already is replaced.
+        quantization: ``4bit`` weights in blocks of 32, ``8bit`` weights, or ``float32``.
+        calibration: token ids of a text, say ``CALIBRATION_TEXT``, by which the input channels of
+            8-bit linears are evened out (see ``calibrate.py``); none: they are left as they are,
+            which costs accuracy.
+        progress: called with a stage (``calibration``, ``layers``, ``checksum``, ``invariance``),
+            steps done, steps in all.
+        extra_files: further files to write into the folder, say the tokenizer, by name.
+        extra_manifest: stored in the manifest as ``extra``.
+
+    Raises:
+        ModelNotFoundError, DamagedFileError: see ``open_checkpoint``.
+        OmniDraftError: the architecture is not supported, or the disk is full.
+    """
+    checkpoint = open_checkpoint(source)
+    with whole_folder(output) as temporary:
+        factors = {}
+        if quantization == "8bit" and calibration:
+
+            def calibrating(_: str, done: int, total: int) -> None:
+                progress("calibration", done, total)
+
+            factors = channel_factors(checkpoint, temporary, calibration, calibrating)
+        write_graph(checkpoint, temporary, quantization, progress, factors)
+        _describe(
+            checkpoint, temporary, quantization, source, progress, extra_files, extra_manifest
+        )
+        manifest = measure_invariance(temporary, OnnxModel(temporary), progress)
+        manifest.save(temporary)
+    return manifest
+
+
+def convert_drafter(
+    source: Path,
+    output: Path,
+    *,
+    progress: Progress = lambda stage, done, total: None,
+    extra_files: Mapping[str, bytes] | None = None,
+    extra_manifest: Mapping[str, Any] | None = None,
+) -> Manifest:
+    """Like ``convert`` for a Llama that is to draft: faster, and not batch-invariant.
+
+    Matrices that 4 bits hold without loss get 4 bits, the others 8; the head computes what the
+    checkpoint says is ever drafted: see ``drafter.py``.
+    """
+    checkpoint = open_checkpoint(source)
+    with whole_folder(output) as temporary:
+        four = exact_four_bits(checkpoint)
+        write_drafter_graph(checkpoint, temporary, "8bit", progress, four=four, own=True)
+        return _describe(
+            checkpoint,
+            temporary,
+            "4bit" if four else "8bit",
+            source,
+            progress,
+            extra_files,
+            extra_manifest,
+        )
+
+
+def _describe(
+    checkpoint: Checkpoint,
+    folder: Path,
+    quantization: Quantization,
+    source: Path,
+    progress: Progress,
+    extra_files: Mapping[str, bytes] | None,
+    extra_manifest: Mapping[str, Any] | None,
+) -> Manifest:
+    """Add the further files, and a manifest of them all."""
+    for name, content in (extra_files or {}).items():
+        (folder / name).write_bytes(content)
+    progress("checksum", 0, 1)
+    d = checkpoint.decoder
+    manifest = Manifest(
+        architecture=d.architecture,
+        quantization=quantization,
+        layers=d.layers,
+        hidden_size=d.hidden_size,
+        heads=d.heads,
+        kv_heads=d.kv_heads,
+        head_size=d.head_size,
+        vocab_size=d.vocab_size,
+        context_length=d.context_length,
+        max_threads=max_threads(d, quantization),
+        source_sha256=source_sha256(source),
+        invariance={},
+        files=describe_files(folder),
+        extra=dict(extra_manifest or {}),
+    )
+    progress("checksum", 1, 1)
+    manifest.save(folder)
+    return manifest
+
+
+def convert_model(
+    source: Path,
+    output: Path,
+    quantization: Quantization,
+    drafts: bool,
+    notes: Mapping[str, str],
+    progress: Report,
+) -> None:
+    """Make of a checkpoint what an engine can open: the entry point ``omnidraft.converters``.
+
+    Args:
+        source: the checkpoint.
+        output: folder to create.
+        quantization: of a target; a drafter's weights choose their own.
+        drafts: make a drafter's graph.
+        notes: its name, description and licence, for the manifest.
+        progress: told each step.
+
+    Raises:
+        See ``convert``.
+    """
+    progress("reading the tokenizer", None)
+    files = tokenizer_files(source)
+    report = by_stage(progress)
+    if drafts:
+        convert_drafter(source, output, progress=report, extra_files=files, extra_manifest=notes)
+        return
+    convert(
+        source,
+        output,
+        quantization,
+        calibration=Tokenizer(files).encode(CALIBRATION_TEXT),
+        progress=report,
+        extra_files=files,
+        extra_manifest=notes,
+    )

@@ -1,0 +1,620 @@
+"""Write a decoder as a batch-invariant ONNX graph with a KV cache that is updated in place.
+
+Row i of a pass over n tokens must equal, bit for bit, a pass over that token alone. What that
+takes:
+
+- Quantized linears: integer sums are exact in whatever order they are taken; 4-bit ones have one
+  scale per row and block of 32 weights.
+- Attention is an operator of our own (kernels_native/), as ONNX Runtime's sums in an order that
+  depends on how many rows it gets. It also rotates, and writes new keys and values into the cache,
+  which copies nothing when its input and its output are the same memory.
+- Position comes first in the cache's buffers, so a shorter buffer is a prefix of a longer one and
+  the host binds as much as it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import DTypeLike, NDArray
+from onnx import (
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+    save_model,
+)
+
+from omnidraft import _native
+from omnidraft.export.checkpoint import Checkpoint, Decoder, row_blocks
+from omnidraft.export.graphs.quantize import (
+    BLOCK,
+    Rounded,
+    extended_width,
+    quantize_blocks4,
+    quantize_blocks8,
+    quantize_rows,
+)
+from omnidraft.runtime.engines.onnx import LENGTH_STEP
+from omnidraft.runtime.errors import DamagedFileError
+
+Quantization = Literal["4bit", "8bit", "float32"]
+Progress = Callable[[str, int, int], None]
+GRAPH_FILE = "model.onnx"
+WEIGHTS_FILE = "model.onnx.data"
+CONTRIB = "com.microsoft"
+# Outputs of a graph that is written to be observed begin with this.
+OBSERVED = "observed."
+
+# A row block read from a checkpoint holds at most this many float32 values (16 MiB).
+BLOCK_VALUES = 1 << 22
+# ORT may map the weights file into memory: tensors start at a page.
+ALIGNMENT = 4096
+MASKED = -1e30
+# ONNX Runtime cuts a float32 product along its summed dimension by how many columns a thread gets,
+# unless these are more.
+COLUMNS_OF_A_THREAD = 128
+OWN = "omnidraft"  # the domain of kernels_native's operators
+# How its 8-bit linears' weights lie: see kernels_native/src/linear.h.
+PANEL = 16
+GROUP = 4
+
+
+def write_graph(
+    checkpoint: Checkpoint,
+    folder: Path,
+    quantization: Quantization,
+    progress: Progress,
+    factors: Mapping[str, NDArray[np.float32]] | None = None,
+    *,
+    observe: bool = False,
+) -> None:
+    """Write ``model.onnx`` and ``model.onnx.data`` into ``folder``.
+
+    Inputs: ``tokens`` int64 [1, n], ``positions`` int64 [1, n], ``first_row`` int64 [1] (logits
+    are computed from this row on), and per layer ``past.i.key``, ``past.i.value`` float32
+    [length, heads, size], where heads x size = kv_heads x head_size. Outputs: ``logits`` float32
+    [1, n - first_row, vocab] and ``present.i.key``, ``present.i.value``, to be bound to the memory
+    of the ``past`` inputs.
+
+    Args:
+        factors: what the input of a linear is multiplied by, float32 [in] in the graph's order, by
+            the linear's name (``i.qkv``, ``i.o``, ``i.gate_up``, ``i.down``, ``head``). Whatever
+            makes the input (a norm, the rows of v, those of up) takes them up, and the weight's
+            columns are divided by them, so the decoder computes the same: see ``calibrate.py``.
+        observe: for each linear with 8-bit inputs add an output ``observed.NAME``, float32 [in]:
+            the mean over the tokens of the squares of its input, in units of the token's scale.
+
+    Memory does not grow with the model: some temporaries of one row block (16 MiB each), the scales
+    of one tensor (an eighth of a byte per weight) and the rotary tables. Pages of the checkpoint,
+    which is mapped into memory, are the system's to drop.
+    """
+    with (folder / WEIGHTS_FILE).open("wb") as file:
+        writer = GraphWriter(checkpoint, file, quantization, progress, factors or {}, observe)
+        model = writer.build()
+    save_model(model, folder / GRAPH_FILE)
+
+
+def whole_pass(session: ort.InferenceSession, tokens: Sequence[int]) -> dict[str, NDArray[Any]]:
+    """Inputs for one pass over a whole text, with an empty cache and all rows of logits.
+
+    Args:
+        session: over a graph that ``write_graph`` wrote.
+    """
+    length = -(-len(tokens) // LENGTH_STEP) * LENGTH_STEP
+    inputs: dict[str, NDArray[Any]] = {
+        "tokens": np.array([tokens], np.int64),
+        "positions": np.arange(len(tokens), dtype=np.int64)[None],
+        "first_row": np.zeros(1, np.int64),
+    }
+    for value in session.get_inputs():
+        if value.name.startswith("past."):
+            inputs[value.name] = np.zeros((length, *value.shape[1:]), np.float32)
+    return inputs
+
+
+def max_threads(d: Decoder, quantization: Quantization) -> int | None:
+    """With how many threads a decoder's graph is batch-invariant; None: with any number."""
+    if quantization != "float32":
+        return None
+    return max(1, d.hidden_size // COLUMNS_OF_A_THREAD)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Names of a matrix's codes and scales, and the bits of a weight."""
+
+    weight: str
+    scales: str
+    bits: int
+
+
+class GraphWriter:
+    """See ``write_graph``."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        file: BinaryIO,
+        quantization: Quantization,
+        progress: Progress,
+        factors: Mapping[str, NDArray[np.float32]],
+        observe: bool,
+    ) -> None:
+        self.checkpoint = checkpoint
+        self.decoder: Decoder = checkpoint.decoder
+        self.file = file
+        self.quantization = quantization
+        self.progress = progress
+        self.factors = factors
+        self.observe = observe
+        self.observed: list[ValueInfoProto] = []
+        self.nodes: list[NodeProto] = []
+        self.initializers: list[TensorProto] = []
+        self.constants: dict[tuple[int, ...], str] = {}
+        # Whether 8-bit linears are ours, which give the same bits as ONNX Runtime's.
+        self.packed = _native.has_fast_integers()
+        # Inputs of linear layers, prepared for them once.
+        self.extended: dict[str, str] = {}
+        self.quantized: dict[str, tuple[str, str]] = {}
+
+    # --- nodes and weights -------------------------------------------------------------------
+
+    def node(
+        self,
+        operator: str,
+        inputs: Iterable[str],
+        outputs: int | list[str] = 1,
+        domain: str = "",
+        **attributes: Any,
+    ) -> Any:
+        """Add a node; return its output's name, or the list of them if there are several."""
+        if isinstance(outputs, int):
+            outputs = [f"{operator}_{len(self.nodes)}_{i}" for i in range(outputs)]
+        self.nodes.append(
+            helper.make_node(operator, list(inputs), outputs, domain=domain, **attributes)
+        )
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def integers(self, *values: int) -> str:
+        if values not in self.constants:
+            name = "integers_" + "_".join(str(value) for value in values).replace("-", "m")
+            tensor = numpy_helper.from_array(np.array(values, dtype=np.int64), name)
+            self.initializers.append(tensor)
+            self.constants[values] = name
+        return self.constants[values]
+
+    def store(
+        self, name: str, shape: tuple[int, ...], dtype: DTypeLike, blocks: Iterable[NDArray[Any]]
+    ) -> str:
+        """Append a tensor to the weights file, block by block."""
+        self.file.write(bytes(-self.file.tell() % ALIGNMENT))
+        offset = self.file.tell()
+        for block in blocks:
+            self.file.write(np.ascontiguousarray(block, dtype=dtype).data)
+        length = self.file.tell() - offset
+        if length != int(np.prod(shape)) * np.dtype(dtype).itemsize:
+            raise DamagedFileError(f"Tensor {name} of the checkpoint is not of shape {shape}.")
+        return self.external(name, shape, dtype, offset, length)
+
+    def reserve(
+        self, name: str, shape: tuple[int, ...], dtype: DTypeLike
+    ) -> tuple[str, np.memmap[Any, Any]]:
+        """Append room for a tensor to the weights file; return it as mapped memory to be filled."""
+        self.file.write(bytes(-self.file.tell() % ALIGNMENT))
+        offset = self.file.tell()
+        length = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        # Written, not only reserved: a full disk must be an error here, not a fault later on.
+        for begin in range(0, length, BLOCK_VALUES):
+            self.file.write(bytes(min(BLOCK_VALUES, length - begin)))
+        self.file.flush()
+        mapped = np.memmap(self.file.name, dtype, "r+", offset, shape)
+        return self.external(name, shape, dtype, offset, length), mapped
+
+    def external(
+        self, name: str, shape: tuple[int, ...], dtype: DTypeLike, offset: int, length: int
+    ) -> str:
+        tensor = TensorProto(
+            name=name,
+            dims=shape,
+            data_type=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)),
+            data_location=TensorProto.EXTERNAL,
+        )
+        for key, value in (("location", WEIGHTS_FILE), ("offset", offset), ("length", length)):
+            tensor.external_data.add(key=key, value=str(value))
+        self.initializers.append(tensor)
+        return name
+
+    def vector(self, name: str, size: int | None = None, feeds: str = "") -> str:
+        """A norm's weight, of the hidden size unless told otherwise.
+
+        Args:
+            feeds: the linear whose input the norm makes, and nothing else.
+        """
+        shape = (self.decoder.hidden_size if size is None else size,)
+        weight = self.checkpoint.rows(name) * self.factor(feeds, shape[0])
+        return self.store(name, shape, np.float32, [weight])
+
+    def factor(self, linear: str, size: int) -> NDArray[np.float32]:
+        """What the input of ``linear`` is multiplied by, float32 [size]; 1 if nothing is said."""
+        return self.factors.get(linear, np.ones(size, np.float32))
+
+    def linear(
+        self,
+        x: str,
+        name: str,
+        shape: tuple[int, int],
+        blocks: Iterable[NDArray[np.float32]],
+        bias: NDArray[np.float32] | None = None,
+    ) -> str:
+        """``x`` times the transpose of a weight of ``shape`` [out, in], which ``blocks`` yields."""
+        factor = self.factor(name, shape[1])
+        blocks = (block / factor for block in blocks)
+        if self.quantization == "4bit" and shape[1] % BLOCK == 0:
+            y = self.linear4(x, name, shape, blocks)
+        elif self.quantization == "float32":
+            y = self.product(x, self.store(name, shape, np.float32, blocks))
+        else:
+            y = self.linear8(x, name, shape, blocks)
+        if bias is None:
+            return y
+        output: str = self.node(
+            "Add", [y, self.store(f"{name}.bias", bias.shape, np.float32, [bias])]
+        )
+        return output
+
+    def linear4(
+        self, x: str, name: str, shape: tuple[int, int], blocks: Iterable[NDArray[np.float32]]
+    ) -> str:
+        """4-bit weights: see ``quantize_blocks4``."""
+        rows, width = shape
+        extended = extended_width(width)
+        count = extended // BLOCK
+        rounded = map(quantize_blocks4, blocks)
+        stored = self.store_blocks(name, (rows, count, BLOCK // 2), (rows, count), rounded, 4)
+        if x not in self.extended:
+            split = self.node("Reshape", [x, self.integers(1, -1, width // BLOCK, BLOCK)])
+            sums = self.node("ReduceSum", [split, self.integers(3)], keepdims=0)
+            if missing := extended - width - width // BLOCK:
+                sums = self.node("Pad", [sums, self.integers(0, 0, 0, 0, 0, missing)])
+            self.extended[x] = self.node("Concat", [x, sums], axis=2)
+        return self.block_product(self.extended[x], stored, (rows, extended))
+
+    def linear8(
+        self, x: str, name: str, shape: tuple[int, int], blocks: Iterable[NDArray[np.float32]]
+    ) -> str:
+        """8-bit weights, one scale for each output, and 8-bit inputs, one scale for each token.
+
+        The products are sums of integers, exact in whatever order a kernel takes them.
+        """
+        rows, width = shape
+        packed = self.packed and width % GROUP == 0 and rows % PANEL == 0
+        weight, stored = (
+            self.reserve(name, (rows // PANEL, width // GROUP, PANEL, GROUP), np.int8)
+            if packed
+            # Around 128, too: of signed weights ONNX Runtime saturates sums where it has no VNNI.
+            else self.reserve(name, (width, rows), np.uint8)
+        )
+        scales = np.empty(rows, np.float32)
+        sums = np.empty(rows, np.int32)
+        start = 0
+        for block in blocks:
+            end = start + len(block)
+            values, scales[start:end] = quantize_rows(block)
+            if packed:
+                sums[start:end] = values.sum(axis=1, dtype=np.int32)
+                panel, place = np.divmod(np.arange(start, end), PANEL)
+                stored[panel, :, place] = values.reshape(-1, width // GROUP, GROUP)
+            else:
+                stored[:, start:end] = (values.astype(np.int16) + 128).T
+            start = end
+        if start != rows:
+            raise DamagedFileError(f"Tensor {name} of the checkpoint is not of shape {shape}.")
+        stored.flush()
+        scale = self.store(f"{name}.scales", (rows,), np.float32, [scales])
+        if x not in self.quantized:
+            levels, step = self.row_levels(x)
+            self.quantized[x] = (levels, step)
+            if self.observe:
+                # Of the levels, not of x: every token counts alike, as each has its own scale.
+                scaled = self.node("Div", [x, step])
+                squares = [self.node("Mul", [scaled, scaled]), self.integers(0, 1)]
+                mean = self.node("ReduceMean", squares, [OBSERVED + name], keepdims=0)
+                self.observed.append(
+                    helper.make_tensor_value_info(mean, TensorProto.FLOAT, [width])
+                )
+        levels, step = self.quantized[x]
+        if packed:
+            total = self.store(f"{name}.sums", (rows,), np.int32, [sums])
+            inputs = [levels, step, weight, scale, total]
+            output: str = self.node("IntegerLinear", inputs, domain=OWN)
+            return output
+        inputs = [levels, weight, self.real(1.0), scale, self.middle(), self.middle()]
+        y = self.node("MatMulIntegerToFloat", inputs, domain=CONTRIB)
+        output = self.node("Mul", [y, step])
+        return output
+
+    def row_levels(self, x: str) -> tuple[str, str]:
+        """Names of the levels of 8-bit inputs, uint8 around 128, and of each row's step."""
+        levels, step = self.node("QuantizeRows", [x], 2, domain=OWN)
+        return levels, step
+
+    def middle(self) -> str:
+        return self.constant("middle", np.array(128, dtype=np.uint8))
+
+    def store_blocks(
+        self,
+        name: str,
+        codes_shape: tuple[int, ...],
+        scales_shape: tuple[int, ...],
+        rounded: Iterable[Rounded],
+        bits: int,
+    ) -> Stored:
+        """Append a matrix that was quantized in blocks, part by part."""
+        scales: list[NDArray[np.float32]] = []
+
+        def codes() -> Iterator[NDArray[np.uint8]]:
+            for values, scale in rounded:
+                scales.append(scale)
+                yield values
+
+        weight = self.store(name, codes_shape, np.uint8, codes())
+        return Stored(weight, self.store(f"{name}.scales", scales_shape, np.float32, scales), bits)
+
+    def block_product(self, x: str, stored: Stored, shape: tuple[int, int]) -> str:
+        """``x`` times the transpose of a matrix of ``shape`` [out, in], quantized in blocks."""
+        output: str = self.node(
+            "MatMulNBits",
+            [x, stored.weight, stored.scales],
+            domain=CONTRIB,
+            N=shape[0],
+            K=shape[1],
+            bits=stored.bits,
+            block_size=BLOCK,
+            accuracy_level=4,
+        )
+        return output
+
+    def block_rows(self, stored: Stored) -> str:
+        """The tokens' rows of a matrix that is quantized in blocks."""
+        output: str = self.node(
+            "GatherBlockQuantized",
+            [stored.weight, "tokens", stored.scales],
+            domain=CONTRIB,
+            bits=stored.bits,
+            block_size=BLOCK,
+            gather_axis=0,
+            quantize_axis=1,
+        )
+        return output
+
+    def product(self, x: str, weight: str) -> str:
+        """Float32 ``x`` times the transpose of ``weight`` [out, in]."""
+        y: str = self.node("FusedMatMul", [x, weight], domain=CONTRIB, transB=1)
+        return y
+
+    def blocks(
+        self, name: str, rows: int, columns: int, factor: NDArray[np.float32] | None = None
+    ) -> Iterator[NDArray[np.float32]]:
+        """A matrix in blocks of rows, each row multiplied by its ``factor`` if there is one."""
+        start = 0
+        for block in row_blocks(self.checkpoint, name, rows, max(1, BLOCK_VALUES // columns)):
+            yield block if factor is None else block * factor[start : start + len(block), None]
+            start += len(block)
+
+    # --- the decoder ---------------------------------------------------------------------------
+
+    def build(self) -> ModelProto:
+        d = self.decoder
+        inputs, outputs = self.interface()
+        residual = self.embedding()
+        self.prepare()
+        x = self.norm(residual, self.vector("0.input_norm", feeds="0.qkv"))
+        for i in range(d.layers):
+            self.progress("layers", i, d.layers)
+            y = self.attention(i, x)
+            if d.post_norms:
+                y = self.norm(y, self.vector(f"{i}.post_attention_norm"))
+            weight = self.vector(f"{i}.mlp_norm", feeds=f"{i}.gate_up")
+            x, residual = self.add_norm(y, residual, weight)
+            y = self.feed_forward(i, x)
+            if d.post_norms:
+                y = self.norm(y, self.vector(f"{i}.post_mlp_norm"))
+            if i == d.layers - 1:
+                weight = self.vector("norm", feeds="head")
+            else:
+                weight = self.vector(f"{i + 1}.input_norm", feeds=f"{i + 1}.qkv")
+            x, residual = self.add_norm(y, residual, weight)
+        self.progress("layers", d.layers, d.layers)
+        self.head(self.last_rows(x))
+        graph = helper.make_graph(
+            self.nodes, "decoder", inputs, outputs + self.observed, initializer=self.initializers
+        )
+        return helper.make_model(
+            graph,
+            opset_imports=[
+                helper.make_opsetid(domain, 1 if domain else 21)
+                for domain in sorted({node.domain for node in self.nodes})
+            ],
+            ir_version=10,
+            producer_name="omnidraft",
+        )
+
+    def interface(self) -> tuple[list[ValueInfoProto], list[ValueInfoProto]]:
+        """Inputs and outputs: see ``write_graph``."""
+        d = self.decoder
+        value = helper.make_tensor_value_info
+        inputs = [
+            value("tokens", TensorProto.INT64, [1, "n"]),
+            value("positions", TensorProto.INT64, [1, "n"]),
+            value("first_row", TensorProto.INT64, [1]),
+        ]
+        outputs = [value("logits", TensorProto.FLOAT, [1, "rows", d.vocab_size])]
+        shape: list[str | int | None] = ["length", d.kv_heads, d.head_size]
+        for i in range(d.layers):
+            for part in ("key", "value"):
+                inputs.append(value(f"past.{i}.{part}", TensorProto.FLOAT, shape))
+                outputs.append(value(f"present.{i}.{part}", TensorProto.FLOAT, shape))
+        return inputs, outputs
+
+    def prepare(self) -> None:
+        """What all layers share."""
+        self.ropes = self.rope_tables()
+
+    def last_rows(self, x: str) -> str:
+        """The rows that logits are wanted of."""
+        rows: str = self.node("Slice", [x, "first_row", self.integers(2**62), self.integers(1)])
+        return rows
+
+    def embedding(self) -> str:
+        d = self.decoder
+        scale = np.float32(d.embedding_scale)
+        blocks = (scale * b for b in self.blocks("embedding", d.vocab_size, d.hidden_size))
+        shape = (d.vocab_size, d.hidden_size)
+        if self.quantization == "float32":
+            output: str = self.node(
+                "Gather", [self.store("embedding", shape, np.float32, blocks), "tokens"]
+            )
+            return output
+        # One row per token is read, so 8 bits cost no time here.
+        count = -(-d.hidden_size // BLOCK)
+        padded = count * BLOCK
+        rounded = map(quantize_blocks8, blocks)
+        rows = d.vocab_size
+        output = self.block_rows(
+            self.store_blocks("embedding", (rows, padded), (rows, count), rounded, 8)
+        )
+        if padded != d.hidden_size:
+            end, start, axis = (self.integers(v) for v in (d.hidden_size, 0, 2))
+            output = self.node("Slice", [output, start, end, axis])
+        return output
+
+    def head(self, x: str) -> None:
+        d = self.decoder
+        shape = (d.vocab_size, d.hidden_size)
+        if (
+            d.tied_embeddings
+            and self.quantization == "float32"
+            and d.embedding_scale == 1.0
+            and "head" not in self.factors
+        ):
+            self.product(x, "embedding")
+        else:
+            name = "embedding" if d.tied_embeddings else "head"
+            factor = self.factor("head", d.hidden_size)
+            blocks = (block / factor for block in self.blocks(name, *shape))
+            if self.quantization == "float32":
+                self.product(x, self.store("head", shape, np.float32, blocks))
+            else:  # never 4 bits: every logit would pay for it
+                self.linear8(x, "head", shape, blocks)
+        self.nodes[-1].output[0] = "logits"
+
+    def real(self, value: float) -> str:
+        return self.constant(f"real_{value}", np.array(value, dtype=np.float32))
+
+    def constant(self, name: str, value: NDArray[Any]) -> str:
+        if all(tensor.name != name for tensor in self.initializers):
+            self.initializers.append(numpy_helper.from_array(value, name))
+        return name
+
+    def rope_tables(self) -> dict[int | None, tuple[str, str]]:
+        """Names of the cosine and sine tables [context, head_size/2] for each kind of layer."""
+        d = self.decoder
+        tables: dict[int | None, tuple[str, str]] = {}
+        stored: dict[Any, tuple[str, str]] = {}
+        for window in dict.fromkeys(d.windows):
+            rope = d.rope if window is None else d.local_rope
+            if rope not in stored:
+                names = tuple(f"rope.{len(stored)}.{part}" for part in ("cos", "sin"))
+                for name, table in zip(names, rope.table(d.context_length), strict=True):
+                    self.store(name, table.shape, np.float32, [table])
+                stored[rope] = (names[0], names[1])
+            tables[window] = stored[rope]
+        return tables
+
+    def norm(self, x: str, weight: str) -> str:
+        output: str = self.node(
+            "SimplifiedLayerNormalization",
+            [x, weight],
+            axis=-1,
+            epsilon=self.decoder.norm_epsilon,
+            stash_type=1,
+        )
+        return output
+
+    def add_norm(self, x: str, residual: str, weight: str) -> tuple[str, str]:
+        """Return norm(x + residual) and x + residual."""
+        name = f"add_norm_{len(self.nodes)}"
+        self.node(
+            "SkipSimplifiedLayerNormalization",
+            [x, residual, weight],
+            [name, "", "", f"{name}.sum"],
+            domain=CONTRIB,
+            epsilon=self.decoder.norm_epsilon,
+        )
+        return name, f"{name}.sum"
+
+    def attention(self, i: int, x: str) -> str:
+        d = self.decoder
+        size = d.head_size
+        # The heads of a group mix the same values, so they have the same factors.
+        factor = self.factor(f"{i}.o", d.heads * size).reshape(d.kv_heads, -1, size)
+        value_factor = factor[:, 0].reshape(-1)
+
+        def qkv() -> Iterator[NDArray[np.float32]]:
+            yield from self.blocks(f"{i}.q", d.heads * size, d.hidden_size)
+            yield from self.blocks(f"{i}.k", d.kv_heads * size, d.hidden_size)
+            yield from self.blocks(f"{i}.v", d.kv_heads * size, d.hidden_size, value_factor)
+
+        bias = None
+        if d.qkv_bias:
+            biases = [self.checkpoint.rows(f"{i}.{part}.bias") for part in ("q", "k", "v")]
+            biases[2] = biases[2] * value_factor
+            bias = np.concatenate(biases)
+        rows = (d.heads + 2 * d.kv_heads) * size
+        joined = self.linear(x, f"{i}.qkv", (rows, d.hidden_size), qkv(), bias)
+        norms = [self.vector(f"{i}.{part}_norm", size) for part in "qk"] if d.qk_norm else []
+        mixed = f"attention_{i}"
+        self.node(
+            "Attention",
+            [
+                *(joined, "positions", *self.ropes[d.windows[i]]),
+                *(f"past.{i}.key", f"past.{i}.value", *norms),
+            ],
+            [mixed, f"present.{i}.key", f"present.{i}.value"],
+            domain=OWN,
+            heads=d.heads,
+            kv_heads=d.kv_heads,
+            window=d.windows[i] or 0,
+            scale=float(d.query_scale),
+            norm_epsilon=float(d.norm_epsilon),
+        )
+        shape = (d.hidden_size, d.heads * size)
+        bias = self.checkpoint.rows(f"{i}.o.bias") if d.output_bias else None
+        return self.linear(mixed, f"{i}.o", shape, self.blocks(f"{i}.o", *shape), bias)
+
+    def feed_forward(self, i: int, x: str) -> str:
+        d = self.decoder
+
+        def gate_up() -> Iterator[NDArray[np.float32]]:
+            up_factor = self.factor(f"{i}.down", d.feed_forward_size)
+            yield from self.blocks(f"{i}.gate", d.feed_forward_size, d.hidden_size)
+            yield from self.blocks(f"{i}.up", d.feed_forward_size, d.hidden_size, up_factor)
+
+        shape = (2 * d.feed_forward_size, d.hidden_size)
+        joined = self.linear(x, f"{i}.gate_up", shape, gate_up())
+        gate, up = self.node("Split", [joined], 2, axis=-1, num_outputs=2)
+        if d.activation == "silu":
+            gate = self.node("QuickGelu", [gate], domain=CONTRIB, alpha=1.0)
+        else:
+            gate = self.node("Gelu", [gate], approximate="tanh")
+        product = self.node("Mul", [gate, up])
+        shape = (d.hidden_size, d.feed_forward_size)
+        return self.linear(product, f"{i}.down", shape, self.blocks(f"{i}.down", *shape))

@@ -1,0 +1,1 @@
+"""A Llama in PyTorch, for backends that export from it."""

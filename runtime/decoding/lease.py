@@ -1,0 +1,117 @@
+"""One answer at a time from a model: its KV cache holds one sequence.
+
+with Lease([target, drafter]):
+    ...                              # nobody else's tokens get into their caches
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Sequence
+from time import monotonic
+from typing import Self
+
+from omnidraft.runtime.engines.model import CausalModel
+from omnidraft.runtime.errors import ModelInUseError, OmniDraftError
+
+DEFAULT_WAIT = 60.0
+"""Seconds that an answer waits for another one to end."""
+
+
+class _Lock:
+    """Of one model. Whoever holds it may go on in another thread, as a generator may."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.thread: int | None = None
+        """Where its holder ran last."""
+
+
+_locks: dict[int, _Lock] = {}
+_guard = threading.Lock()
+
+
+def _lock_of(model: CausalModel) -> _Lock:
+    with _guard:
+        found = _locks.get(id(model))
+        if found is None:
+            found = _locks[id(model)] = _Lock()
+            weakref.finalize(model, _locks.pop, id(model), None).atexit = False
+        return found
+
+
+class Lease:
+    """The sole use of some models while an answer is made with them.
+
+    It may be entered again while it is held; leaving it as often gives the models back.
+
+    Args:
+        models: each once.
+        wait: seconds to wait for others to give them back; 0: not at all.
+
+    Raises:
+        OmniDraftError: a model is named twice.
+    """
+
+    def __init__(self, models: Sequence[CausalModel], wait: float = DEFAULT_WAIT) -> None:
+        if len({id(model) for model in models}) < len(models):
+            raise OmniDraftError(
+                "target and drafter are one loaded model, which holds one sequence: load it twice"
+            )
+        # Always in one order, so that no two wait for each other.
+        self._locks = [_lock_of(model) for model in sorted(models, key=id)]
+        self._wait = wait
+        self._depth = 0
+
+    def __enter__(self) -> Self:
+        """Wait for the models.
+
+        Raises:
+            ModelInUseError: they were not given back in time; or this very thread holds them, by a
+                stream that was neither read to its end nor closed, and would wait for itself.
+        """
+        if not self._depth:
+            self._acquire()
+        self._depth += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._release(self._locks)
+
+    def go_on_here(self) -> None:
+        """The holder goes on, perhaps in another thread."""
+        thread = threading.get_ident()
+        for lock in self._locks:
+            lock.thread = thread
+
+    def _acquire(self) -> None:
+        deadline = monotonic() + self._wait
+        held: list[_Lock] = []
+        try:
+            for lock in self._locks:
+                if not lock.lock.acquire(blocking=False):
+                    if lock.thread == threading.get_ident():
+                        raise ModelInUseError(
+                            "the model is in the middle of another answer in this thread; read "
+                            "its stream to the end or close it first, or load the model once more"
+                        )
+                    if not lock.lock.acquire(timeout=max(0.0, deadline - monotonic())):
+                        raise ModelInUseError(
+                            f"the model is in use: another answer did not end within "
+                            f"{self._wait:g} s. Try again later, close streams that nobody reads, "
+                            "or load the model once more"
+                        )
+                held.append(lock)
+        except BaseException:
+            self._release(held)
+            raise
+        self.go_on_here()
+
+    @staticmethod
+    def _release(locks: Sequence[_Lock]) -> None:
+        for lock in locks:
+            lock.thread = None
+            lock.lock.release()

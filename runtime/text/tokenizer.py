@@ -1,0 +1,380 @@
+"""A model's tokenizer: text ↔ ids ↔ the exact bytes each token stands for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
+from omnidraft.runtime.text.chat import Message, render_chat
+from omnidraft.runtime.text.gguf_tokenizer import tokenizer_files_from_gguf
+from omnidraft.runtime.text.surface import (
+    byte_level_surface,
+    byte_token_value,
+    sentencepiece_surface,
+)
+
+# Special tokens that end a turn or a text, whatever a model's configuration forgets to say.
+_END_TOKENS = frozenset(
+    {
+        "</s>",
+        "<eos>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<|im_end|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|end|>",
+        "<|return|>",
+        "<end_of_turn>",
+        "<|end_of_turn|>",
+        "<|endofturn|>",
+        "<\uff5cend\u2581of\u2581sentence\uff5c>",
+    }
+)
+_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "generation_config.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+
+
+def tokenizer_files(source: Path) -> dict[str, bytes]:
+    """Everything ``Tokenizer`` needs from a model: a folder or a GGUF file.
+
+    Returns:
+        File name → content; written into a folder, ``Tokenizer.load`` reads them back.
+
+    Raises:
+        ModelNotFoundError: the folder holds no ``tokenizer.json``.
+        DamagedFileError, OmniDraftError: see ``tokenizer_files_from_gguf``.
+    """
+    if source.is_file():
+        return tokenizer_files_from_gguf(source)
+    if not (source / "tokenizer.json").is_file():
+        raise ModelNotFoundError(
+            f"{source} holds no tokenizer.json. Load the model's tokenizer with transformers' "
+            "AutoTokenizer and save it there with save_pretrained()."
+        )
+    files = {name: (source / name).read_bytes() for name in _FILES if (source / name).is_file()}
+    # Only here do some models say how a text ends.
+    if "generation_config.json" not in files and (source / "config.json").is_file():
+        config = _json({"config.json": (source / "config.json").read_bytes()}, "config.json")
+        ids = {key: config.get(key) for key in ("bos_token_id", "eos_token_id")}
+        files["generation_config.json"] = json.dumps(ids).encode()
+    return files
+
+
+class Tokenizer:
+    """A tokenizer with its special tokens, its chat template and its tokens' surface bytes.
+
+    Args:
+        files: what ``tokenizer_files`` returns; only ``tokenizer.json`` is required.
+
+    Raises:
+        DamagedFileError: a file is not what its name says.
+    """
+
+    tokens: list[str]
+    """Id → the token as its vocabulary spells it, "" for an id without a token."""
+    surfaces: list[bytes | None]
+    """Id → surface bytes; None for special tokens, markers such as ``<think>`` and unused ids."""
+    bos_id: int | None
+    """The token that begins a text, if there is one."""
+    add_bos: bool
+    """Whether a text is to begin with it."""
+    eos_ids: frozenset[int]
+    """Every token that ends a text or the assistant's turn."""
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        try:
+            self._backend = tokenizers.Tokenizer.from_buffer(files["tokenizer.json"])
+        except Exception as error:  # the library raises plain Exception or ValueError
+            raise DamagedFileError(
+                f"tokenizer.json cannot be read: {error}. Fetch the model again."
+            ) from error
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self._json = files["tokenizer.json"]
+        config = _json(files, "tokenizer_config.json")
+        generation = _json(files, "generation_config.json")
+        self._special_names = {
+            key: name
+            for key in ("bos_token", "eos_token", "unk_token", "pad_token")
+            if (name := _token_name(config.get(key))) is not None
+        }
+        self._template = _chat_template(files, config)
+        self._read_vocabulary()
+        self._read_special_ids(config, generation)
+
+    @classmethod
+    def load(cls, source: Path) -> Tokenizer:
+        """The tokenizer of a model folder or a GGUF file: see ``tokenizer_files``."""
+        return cls(tokenizer_files(source))
+
+    def _read_vocabulary(self) -> None:
+        backend = self._backend
+        vocabulary = backend.get_vocab(with_added_tokens=True)
+        self.tokens = [""] * (max(vocabulary.values(), default=-1) + 1)
+        for token, index in vocabulary.items():
+            self.tokens[index] = token
+        byte_level = b'"ByteLevel"' in b"".join(
+            part.__getstate__() for part in (backend.decoder, backend.pre_tokenizer) if part
+        )
+        surface = byte_level_surface if byte_level else sentencepiece_surface
+        self.surfaces = [surface(token) if token else None for token in self.tokens]
+        # What a token shows to a reader: a marker is shown though it has no surface.
+        self._shown = [data or b"" for data in self.surfaces]
+        for index, added in backend.get_added_tokens_decoder().items():
+            content = added.content
+            data = content.encode() if byte_level else sentencepiece_surface(content)
+            learned = not byte_level and backend.model.token_to_id(content) is not None
+            is_marker = _looks_like_marker(content) and not learned
+            self.surfaces[index] = None if added.special or is_marker else data
+            self._shown[index] = b"" if added.special else data
+        self._byte_level = byte_level
+
+    def _read_special_ids(self, config: Mapping[str, Any], generation: Mapping[str, Any]) -> None:
+        backend = self._backend
+        # The post-processor may know of a first token that the configuration does not name.
+        implied = backend.encode("", add_special_tokens=True).ids
+        named = self._special_names.get("bos_token")
+        bos = backend.token_to_id(named) if named else generation.get("bos_token_id")
+        if bos is None and implied:
+            bos = implied[0]
+        self.bos_id = bos if isinstance(bos, int) else None
+        self.add_bos = self.bos_id is not None and bool(
+            config.get("add_bos_token", self.bos_id in implied)
+        )
+        ends = generation.get("eos_token_id")
+        eos = {ends} if isinstance(ends, int) else set(ends or ())
+        if name := self._special_names.get("eos_token"):
+            eos.add(backend.token_to_id(name))
+        for index, added in backend.get_added_tokens_decoder().items():
+            if added.special and added.content in _END_TOKENS:
+                eos.add(index)
+        self.eos_ids = frozenset(index for index in eos if isinstance(index, int))
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids; a model may have more columns, which no text ever uses."""
+        return len(self.tokens)
+
+    def surface(self, token: int) -> bytes | None:
+        """The bytes a token stands for, None if it is special or unknown."""
+        return self.surfaces[token] if 0 <= token < len(self.surfaces) else None
+
+    def is_byte_token(self, token: int) -> bool:
+        """Whether a token is a SentencePiece byte token such as ``<0x0A>``."""
+        return not self._byte_level and byte_token_value(self.tokens[token]) is not None
+
+    def encode(
+        self, text: str, *, parse_special: bool = False, add_bos: bool | None = None
+    ) -> list[int]:
+        """Token ids of a text.
+
+        Args:
+            text: any text without lone surrogates.
+            parse_special: read names of special tokens as those tokens, not as text.
+            add_bos: begin with ``bos_id``; default: as the model wants it (``self.add_bos``).
+
+        Raises:
+            OmniDraftError: the text holds lone surrogates, that is, bytes that were not UTF-8.
+        """
+        _check_text(text)
+        self._backend.encode_special_tokens = not parse_special
+        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        if (self.add_bos if add_bos is None else add_bos) and self.bos_id is not None:
+            return [self.bos_id, *ids]
+        return ids
+
+    def shown_bytes(self, token: int) -> bytes:
+        """The bytes a token adds to the text a reader sees; empty for a special token."""
+        return self._shown[token] if 0 <= token < len(self._shown) else b""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of a continuation, special tokens left out; invalid UTF-8 becomes U+FFFD.
+
+        No space is dropped at the beginning. ``TextStream`` gives the same in pieces.
+        """
+        return b"".join(map(self.shown_bytes, ids)).decode("utf-8", errors="replace")
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the model was trained to chat; if not, prompts are used raw."""
+        return self._template is not None
+
+    def apply_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+        """The text of a conversation, ready for the assistant's answer.
+
+        Raises:
+            OmniDraftError: the model has no chat template, or it refuses the messages.
+        """
+        if self._template is None:
+            raise OmniDraftError("This model has no chat template. Use the raw prompt (--raw).")
+        return render_chat(
+            self._template,
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            special_tokens=self._special_names,
+        )
+
+    def encode_chat(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = True
+    ) -> list[int]:
+        """Token ids of ``apply_chat``; the template itself says whether a BOS token leads."""
+        text = self.apply_chat(messages, add_generation_prompt=add_generation_prompt)
+        return self.encode(text, parse_special=True, add_bos=False)
+
+    def segment(self, data: bytes) -> list[int] | None:
+        """Tokens that spell exactly these bytes, as the tokenizer would split them in isolation.
+
+        No space is put in front and no character is normalised. What is not UTF-8, or does not
+        come back exactly, is spelled by the longest tokens that fit.
+
+        Returns:
+            Ids whose surfaces, joined, are ``data``; None if the vocabulary cannot spell it.
+        """
+        ids: list[int] = []
+        for text, raw in _split_invalid(data):
+            piece = self._segment_text(text)
+            if piece is None:
+                piece = self._longest_match(text.encode())
+            tail = self._longest_match(raw)
+            if piece is None or tail is None:
+                return None
+            ids += piece + tail
+        return ids
+
+    def _segment_text(self, text: str) -> list[int] | None:
+        ids: list[int] = []
+        for index in self._isolated.encode(text, add_special_tokens=False).ids:
+            if self.surfaces[index] is not None:
+                ids.append(index)
+                continue
+            # A marker's name in plain text: spell it with ordinary tokens.
+            spelled = self._longest_match(self._shown[index] or self.tokens[index].encode())
+            if spelled is None:
+                return None
+            ids += spelled
+        joined = b"".join(self.surfaces[index] or b"" for index in ids)
+        return ids if joined == text.encode() else None
+
+    def _longest_match(self, data: bytes) -> list[int] | None:
+        by_surface, longest = self._by_surface
+        ids = []
+        start = 0
+        while start < len(data):
+            for end in range(min(len(data), start + longest), start, -1):
+                if (index := by_surface.get(data[start:end])) is not None:
+                    ids.append(index)
+                    start = end
+                    break
+            else:
+                return None
+        return ids
+
+    @cached_property
+    def _by_surface(self) -> tuple[dict[bytes, int], int]:
+        """Surface → id (an ordinary token before a byte token, then the lowest id), and length."""
+        table: dict[bytes, int] = {}
+        # Later entries win, so the preferred ones come last.
+        order = sorted(range(self.vocab_size), key=lambda i: (not self.is_byte_token(i), -i))
+        for index in order:
+            if data := self.surfaces[index]:
+                table[data] = index
+        return table, max(map(len, table), default=0)
+
+    @cached_property
+    def _isolated(self) -> tokenizers.Tokenizer:
+        """This tokenizer without a space put in front and without lossy normalisation."""
+        state = json.loads(self._json)
+        state["post_processor"] = state["truncation"] = state["padding"] = None
+        state["normalizer"] = _exact_normalizer(state.get("normalizer"))
+        state["pre_tokenizer"] = _without_prefix_space(state.get("pre_tokenizer"))
+        isolated = tokenizers.Tokenizer.from_str(json.dumps(state))
+        isolated.encode_special_tokens = True
+        return isolated
+
+
+def _exact_normalizer(state: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Keep only the replacement of spaces by ▁: everything else changes or adds text."""
+    parts = [] if state is None else state.get("normalizers", [state])
+    kept = [p for p in parts if p["type"] == "Replace" and p.get("content") == "▁"]
+    return {"type": "Sequence", "normalizers": kept} if kept else None
+
+
+def _without_prefix_space(state: dict[str, Any] | None) -> dict[str, Any] | None:
+    if state is None:
+        return None
+    state = dict(state)
+    if state["type"] == "Sequence":
+        state["pretokenizers"] = [_without_prefix_space(s) for s in state["pretokenizers"]]
+    elif state["type"] == "Metaspace":
+        state["prepend_scheme"] = "never"
+        state.pop("add_prefix_space", None)
+    elif state["type"] == "ByteLevel":
+        state["add_prefix_space"] = False
+    return state
+
+
+def _split_invalid(data: bytes) -> list[tuple[str, bytes]]:
+    """Cut bytes into (valid UTF-8 text, invalid bytes after it) pieces."""
+    pieces = []
+    while data:
+        try:
+            pieces.append((data.decode(), b""))
+            break
+        except UnicodeDecodeError as error:
+            pieces.append((data[: error.start].decode(), data[error.start : error.end]))
+            data = data[error.end :]
+    return pieces
+
+
+def _looks_like_marker(content: str) -> bool:
+    return len(content) > 2 and (content[0], content[-1]) in {("<", ">"), ("[", "]")}
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise OmniDraftError(
+            f"The text is not valid UTF-8 near character {error.start}. Save it as UTF-8."
+        ) from error
+
+
+def _json(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
+    if name not in files:
+        return {}
+    try:
+        value = json.loads(files[name])
+    except (ValueError, RecursionError) as error:
+        raise DamagedFileError(f"{name} is damaged: {error}. Fetch the model again.") from error
+    if not isinstance(value, dict):
+        raise DamagedFileError(f"{name} does not hold an object. Fetch the model again.")
+    return value
+
+
+def _token_name(value: Any) -> str | None:
+    """A special token is configured as a string or as an object with its content."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
+
+
+def _chat_template(files: Mapping[str, bytes], config: Mapping[str, Any]) -> str | None:
+    if "chat_template.jinja" in files:
+        return files["chat_template.jinja"].decode()
+    template = _json(files, "chat_template.json").get("chat_template", config.get("chat_template"))
+    if isinstance(template, list):
+        named = {entry.get("name"): entry.get("template") for entry in template}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
