@@ -130,7 +130,8 @@ class Parity(_Part):
     d what the bundle's differ from them, both without their mean, which softmax does not see; the
     sums are over tokens and positions. Being relative, it means the same whether the model is
     sure of what it says or, untrained, of nothing: an equal model has 0, a model that says the
-    same of every token 1, an unrelated one of the same kind more than that.
+    same of every token 1, an unrelated one of the same kind more than that. A token that a bundle
+    leaves out, as it is never drafted, counts as if its logit were the mean.
     """
 
     positions: Annotated[int, Field(ge=1)]
