@@ -142,6 +142,8 @@ def _complete(options: Options, recipe: Recipe) -> Options:
             f"The {recipe.backend} backend has no quantization {chosen}; "
             f"it has {', '.join(recipe.quantizations)}."
         )
+    if options.min_agreement is not None and not 0 <= options.min_agreement <= 1:
+        raise OmniDraftError(f"--min-agreement {options.min_agreement} is no share from 0 to 1.")
     return dataclasses.replace(options, quantization=chosen)
 
 

@@ -513,6 +513,8 @@ def test_refusals(checkpoint: Path, tmp_path: Path) -> None:
     refused("unknown backend 'abacus'; known are .*onnx", backend="abacus")
     refused("no quantization a16w8", quantization="a16w8")
     refused("no chip", soc="SM8650")
+    for share in (-0.1, 1.5, float("nan")):
+        refused("no share from 0 to 1", min_agreement=share)
     refused("trains LoRA", train_step=True, lora_rank=0)
     config = json.loads((source / "config.json").read_text())
     for kind, word in (("qwen2", "must be a Llama"), ("gpt2", "not supported")):
