@@ -32,7 +32,7 @@ from omnidraft.runtime.learning.store import (
     unpack_ngrams,
 )
 from omnidraft.runtime.models.catalogue import default_drafter_folder
-from omnidraft.runtime.session import native_vocabulary
+from omnidraft.runtime.pairing import native_vocabulary
 from omnidraft.runtime.text.tokenizer import Tokenizer
 
 

@@ -2,9 +2,9 @@
 
 import omnidraft
 
-session = omnidraft.load("smollm2-135m")
-for piece in session.stream("Why is the sky blue?"):
-    print(piece.text, end="", flush=True)
+with omnidraft.load("smollm2-135m") as model:
+    for piece in model.stream("Why is the sky blue?"):
+        print(piece.text, end="", flush=True)
 """
 
 from __future__ import annotations
@@ -32,53 +32,68 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 # take charge of Ctrl-C before anything large is imported.
 if TYPE_CHECKING:
     from omnidraft._native import Origin, SamplingParameters, Verification
-    from omnidraft.runtime.errors import OmniDraftError
-    from omnidraft.runtime.session import Answer, GenerationOptions, Piece, Session
+    from omnidraft.model import Model, Options, load
+    from omnidraft.runtime.errors import (
+        ContextOverflowError,
+        DamagedFileError,
+        MissingDependencyError,
+        ModelInUseError,
+        ModelNotFoundError,
+        OmniDraftError,
+        OptionError,
+    )
+    from omnidraft.runtime.models import LoadedModel, load_model
+    from omnidraft.runtime.options import GenerationOptions
+    from omnidraft.runtime.session import Answer, Piece, Prompt, Session
     from omnidraft.runtime.statistics import Statistics
 
 _HOMES = {
-    "Answer": "omnidraft.runtime.session",
-    "GenerationOptions": "omnidraft.runtime.session",
-    "OmniDraftError": "omnidraft.runtime.errors",
-    "Origin": "omnidraft._native",
-    "Piece": "omnidraft.runtime.session",
-    "SamplingParameters": "omnidraft._native",
-    "Session": "omnidraft.runtime.session",
-    "Statistics": "omnidraft.runtime.statistics",
-    "Verification": "omnidraft._native",
+    "omnidraft._native": ("Origin", "SamplingParameters", "Verification"),
+    "omnidraft.model": ("Model", "Options", "load"),
+    "omnidraft.runtime.errors": (
+        "ContextOverflowError",
+        "DamagedFileError",
+        "MissingDependencyError",
+        "ModelInUseError",
+        "ModelNotFoundError",
+        "OmniDraftError",
+        "OptionError",
+    ),
+    "omnidraft.runtime.models": ("LoadedModel", "load_model"),
+    "omnidraft.runtime.options": ("GenerationOptions",),
+    "omnidraft.runtime.session": ("Answer", "Piece", "Prompt", "Session"),
+    "omnidraft.runtime.statistics": ("Statistics",),
 }
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Answer",
+    "ContextOverflowError",
+    "DamagedFileError",
     "GenerationOptions",
+    "LoadedModel",
+    "MissingDependencyError",
+    "Model",
+    "ModelInUseError",
+    "ModelNotFoundError",
     "OmniDraftError",
+    "OptionError",
+    "Options",
     "Origin",
     "Piece",
+    "Prompt",
     "SamplingParameters",
     "Session",
     "Statistics",
     "Verification",
     "load",
+    "load_model",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    home = next((home for home, names in _HOMES.items() if name in names), None)
+    if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-def load(target: str, drafter: str | None = "default") -> Session:
-    """Open a target and a drafter by name, folder, GGUF file or Hugging Face id.
-
-    Models are fetched and converted at first use. ``drafter=None`` decodes plainly.
-
-    Raises:
-        OmniDraftError: a model cannot be found, fetched or read; the message says what to do.
-    """
-    from omnidraft.runtime.models import load_model
-    from omnidraft.runtime.session import Session
-
-    return Session(load_model(target), load_model(drafter, drafts=True) if drafter else None)
+    return getattr(importlib.import_module(home), name)

@@ -16,19 +16,18 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from omnidraft.opening import open_models
-from omnidraft.output import AsJson, errors, print_json, progress_bar, stdout, steps
+from omnidraft.output import AsJson, errors, open_models, print_json, progress_bar, stdout, steps
 from omnidraft.runtime.bench import Prompt, Report, compare, prompt_named, read_prompts
 from omnidraft.runtime.engines import Engine
 from omnidraft.runtime.errors import MissingDependencyError, OmniDraftError
 from omnidraft.runtime.models import LoadedModel
 from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION, Quantization
-from omnidraft.runtime.session import (
+from omnidraft.runtime.options import (
     DEFAULT_DRAFT_CONFIDENCE,
     FIXED_DRAFT_LENGTH,
     GenerationOptions,
-    Session,
 )
+from omnidraft.runtime.session import Session
 from omnidraft.runtime.statistics import Statistics
 from omnidraft.runtime.storage.files import check_place, whole_file
 
@@ -43,25 +42,6 @@ AdapterOption = Annotated[
 # Prompts that a point of a curve is the mean of.
 _SMOOTH = 8
 _BARS = "▁▂▃▄▅▆▇█"
-
-
-def adapter_choice(name: str, learn: bool) -> AdapterChoice:
-    """An adapter of the user's store, with the default way of learning.
-
-    Raises:
-        OmniDraftError: there is none, or what is learned could not be saved.
-    """
-    # Imported here: it takes longer than all else that every command starts with.
-    from omnidraft.runtime.learning.learner import AdapterChoice
-    from omnidraft.runtime.learning.store import AdapterStore, adapters_folder
-    from omnidraft.runtime.learning.trainer import LearningOptions
-
-    store = AdapterStore(adapters_folder())
-    if learn:
-        store.check_writable(name)
-    else:
-        store.check(name)
-    return AdapterChoice(store, name, LearningOptions() if learn else None)
 
 
 def adapt(

@@ -16,10 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from omnidraft import GenerationOptions, Origin, SamplingParameters, Session, Verification
-from omnidraft.adapt_cli import AdapterOption, adapt, adapter_choice
+from omnidraft.adapt_cli import AdapterOption, adapt
 from omnidraft.adapters_cli import adapters_app
-from omnidraft.opening import open_models
-from omnidraft.output import AsJson, errors, print_json, progress_bar, stdout, steps
+from omnidraft.opening import adapter_choice
+from omnidraft.output import AsJson, errors, open_models, print_json, progress_bar, stdout, steps
 from omnidraft.profile_cli import profile
 from omnidraft.runtime.bench import Comparison, Report, compare, read_prompts
 from omnidraft.runtime.doctor import examine
@@ -28,13 +28,13 @@ from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models.cache import list_models
 from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION, Quantization
 from omnidraft.runtime.models.resolve import model_path, pull
-from omnidraft.runtime.session import (
+from omnidraft.runtime.options import (
     DEFAULT_DRAFT_CONFIDENCE,
     DEFAULT_DRAFT_LENGTH,
-    Answer,
-    default_ngram_folder,
     read_draft_length,
+    sampling_parameters,
 )
+from omnidraft.runtime.session import Answer, default_ngram_folder
 from omnidraft.runtime.storage.manifest import Backend, BundleQuantization
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def generate(
     """
     options = _options(
         max_new_tokens,
-        _sampling(temperature, top_k, top_p, min_p, repetition_penalty),
+        sampling_parameters(temperature, top_k, top_p, min_p, repetition_penalty),
         verification,
         seed,
         "0" if no_draft else draft_length,
@@ -200,7 +200,7 @@ def bench(
     """
     options = _options(
         max_new_tokens,
-        _sampling(temperature, top_k, top_p, min_p, repetition_penalty),
+        sampling_parameters(temperature, top_k, top_p, min_p, repetition_penalty),
         verification,
         seed,
         draft_length,
@@ -467,15 +467,6 @@ def _options(
         draft_confidence,
         raw,
     )
-
-
-def _sampling(
-    temperature: float, top_k: int, top_p: float, min_p: float, repetition_penalty: float
-) -> SamplingParameters:
-    try:
-        return SamplingParameters(temperature, top_k, top_p, min_p, repetition_penalty)
-    except (ValueError, TypeError) as error:
-        raise OmniDraftError(str(error)) from error
 
 
 def _read_prompt(prompt: str) -> str:

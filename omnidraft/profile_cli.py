@@ -14,7 +14,7 @@ from omnidraft.output import AsJson, print_json, stdout, steps
 from omnidraft.runtime.bench import read_prompts
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION, Quantization
-from omnidraft.runtime.session import DEFAULT_DRAFT_LENGTH, read_draft_length
+from omnidraft.runtime.options import DEFAULT_DRAFT_LENGTH, read_draft_length
 
 if TYPE_CHECKING:
     from omnidraft.runtime.profiling.report import KvCache, Memory, Mode, Profile

@@ -13,7 +13,8 @@ import numpy as np
 
 from omnidraft.runtime.engines.invariance import batch_noise
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
-from omnidraft.runtime.session import Answer, GenerationOptions, Session
+from omnidraft.runtime.options import GenerationOptions
+from omnidraft.runtime.session import Answer, Session
 from omnidraft.runtime.statistics import Statistics
 
 

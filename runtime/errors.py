@@ -5,6 +5,10 @@ class OmniDraftError(Exception):
     """Base class. The message says what was wrong and what to do."""
 
 
+class OptionError(OmniDraftError, ValueError):
+    """An option is of another type or out of its range; the message names it."""
+
+
 class ContextOverflowError(OmniDraftError):
     """A prompt or a generation does not fit the model's context."""
 

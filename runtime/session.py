@@ -3,76 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from omnidraft._native import (
-    CacheDamagedError,
-    CacheMismatchError,
-    Lookup,
-    MappingRule,
-    NgramCache,
-    Origin,
-    SamplingParameters,
-    Verification,
-    Vocabulary,
-    VocabularyPair,
-)
-from omnidraft.runtime.decoding.decoder import Drafting, SpeculativeDecoder
-from omnidraft.runtime.decoding.draft_length import CostAware, DraftLengthPolicy, Fixed
+from omnidraft._native import Lookup, MappingRule, NgramCache, Origin
+from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
 from omnidraft.runtime.decoding.lease import DEFAULT_WAIT, Lease
-from omnidraft.runtime.decoding.translation import Speller
-from omnidraft.runtime.engines.model import use_adapter
-from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.errors import OmniDraftError, OptionError
 from omnidraft.runtime.models import LoadedModel
 from omnidraft.runtime.models.cache import cache_folder
+from omnidraft.runtime.options import GenerationOptions
+from omnidraft.runtime.pairing import Pairing
 from omnidraft.runtime.statistics import Statistics
+from omnidraft.runtime.text.chat import Message
 from omnidraft.runtime.text.surface import TextStream
-from omnidraft.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from omnidraft.runtime.decoding.costs import Costs
     from omnidraft.runtime.learning.learner import AdapterChoice, Learner
 
-DraftLength = int | Literal["auto"]
-FIXED_DRAFT_LENGTH = 4
-DEFAULT_DRAFT_LENGTH: DraftLength = "auto"
-DEFAULT_DRAFT_CONFIDENCE = 0.3
-"""Measured with the default drafter: see benchmarks/README.md."""
-
-
-@dataclass(frozen=True)
-class GenerationOptions:
-    """How one answer is generated.
-
-    Args:
-        max_new_tokens: at most so many tokens.
-        sampling: temperature 0 (the default) is greedy.
-        verification: how sampled proposals are verified; greedy needs no choice.
-        seed: makes a sampled answer repeatable.
-        draft_length: draft tokens per round; 0 decodes plainly; "auto": as many as pay for
-            themselves, see ``CostAware``. That depends on measured times, so a sampled answer with
-            a seed, which is to be repeatable, takes a fixed length instead.
-        draft_confidence: of a fixed length, see ``Fixed``.
-        raw: take the prompt as text to continue instead of a chat message.
-    """
-
-    max_new_tokens: int = 128
-    sampling: SamplingParameters = field(default_factory=SamplingParameters)
-    verification: Verification = Verification.EXACT
-    seed: int | None = None
-    draft_length: DraftLength = DEFAULT_DRAFT_LENGTH
-    draft_confidence: float = DEFAULT_DRAFT_CONFIDENCE
-    raw: bool = False
-
-    @property
-    def repeatable(self) -> bool:
-        """Sampled with a seed: nothing may depend on time."""
-        return self.seed is not None and not self.sampling.greedy
+Prompt = str | Sequence[Message] | Sequence[int]
+"""A text, which is one chat message where the model has a chat template; the messages of a
+conversation, each ``{"role": …, "content": …}``; or token ids of the target."""
 
 
 @dataclass(frozen=True)
@@ -89,112 +44,25 @@ class Piece:
 
 @dataclass
 class Answer:
-    """A whole answer."""
+    """A whole answer.
+
+    Attributes:
+        text: what a reader sees; special tokens have no text.
+        token_ids: of the target, an end-of-text token included.
+        finish_reason: "stop": the model ended it; "length": it was cut at ``max_new_tokens`` or at
+            the end of the context; "cancelled".
+        statistics: what was drafted and accepted, and where the time went.
+    """
 
     text: str
     token_ids: list[int]
     finish_reason: str
     statistics: Statistics
 
-
-class _Pairing:
-    """A drafter of a session, paired with its target.
-
-    Args:
-        ngram_folder: see ``Session``.
-        learner_of: opens the adapter of a pair of vocabularies, where there is one.
-    """
-
-    def __init__(
-        self,
-        target: LoadedModel,
-        drafter: LoadedModel,
-        rule: MappingRule,
-        ngram_folder: Path | None,
-        special_text: str,
-        learner_of: Callable[[VocabularyPair], Learner] | None,
-    ) -> None:
-        self.drafter = drafter
-        self.costs: Costs | None = None
-        self.learner: Learner | None = None
-        self._target = target
-        self._policies: dict[tuple[float, bool], CostAware] = {}
-        self._ngram_file: Path | None = None
-        pair = VocabularyPair(
-            native_vocabulary(drafter.tokenizer, drafter.model.vocab_size),
-            native_vocabulary(target.tokenizer, target.model.vocab_size),
-            rule,
-        )
-        if learner_of is not None:
-            self.learner = learner_of(pair)
-            self.cache = self.learner.cache
-        else:
-            if ngram_folder is not None:
-                self._ngram_file = ngram_folder / f"{pair.fingerprint:016x}.ngrams"
-            self.cache = _load_ngrams(self._ngram_file, pair)
-        self._speller = Speller(
-            pair,
-            target.tokenizer.surface,
-            partial(_segment, drafter),
-            special_text,
-            _shared_specials(drafter, target.tokenizer),
-        )
-
-    def drafting(self, options: GenerationOptions, lookup: Lookup) -> Drafting:
-        """What a decoder needs of the drafter."""
-        tokenizer = self.drafter.tokenizer
-        bos = tokenizer.bos_id if tokenizer.add_bos else None
-        return Drafting(
-            self.drafter.model,
-            self.cache,
-            self._speller,
-            begin=() if bos is None else (bos,),
-            policy=self._policy(options),
-            head=self.learner.head if self.learner else None,
-            lookup=lookup if options.draft_length == "auto" else None,
-        )
-
-    def begin(self) -> None:
-        """An answer begins; another session may have used the drafter since the last."""
-        if self.learner is not None:
-            self.learner.begin()
-        else:
-            use_adapter(self.drafter.model, None)
-
-    def save(self) -> None:
-        """See ``Session.save``."""
-        if self.learner is not None:
-            self.learner.finish()
-        if self._ngram_file is None:
-            return
-        if self.costs is not None:
-            with contextlib.suppress(OmniDraftError):  # they are measured again next time
-                self.costs.save()
-        try:
-            self._ngram_file.parent.mkdir(parents=True, exist_ok=True)
-            self.cache.save(self._ngram_file)
-        except OSError as error:
-            raise OmniDraftError(
-                f"the n-gram cache cannot be written ({error}); free some disk space, or set "
-                "OMNIDRAFT_CACHE to a folder that can be written"
-            ) from error
-
-    def _policy(self, options: GenerationOptions) -> DraftLengthPolicy:
-        if options.draft_length != "auto":
-            return Fixed(options.draft_length, options.draft_confidence)
-        if options.repeatable:
-            return Fixed(FIXED_DRAFT_LENGTH, options.draft_confidence)
-        if self.costs is None:
-            from omnidraft.runtime.decoding.costs import load_costs
-
-            self.costs = load_costs(self._target, self.drafter)
-        # How much is accepted depends on the temperature more than on anything else, and what a
-        # score says of it on whose it is.
-        temperature = round(min(2.0, options.sampling.temperature), 1)
-        kind = (temperature, bool(self.learner and self.learner.head))
-        if kind not in self._policies:
-            self._policies[kind] = CostAware(self.costs)
-        return self._policies[kind]
+    @property
+    def stats(self) -> Statistics:
+        """``statistics``."""
+        return self.statistics
 
 
 class Session:
@@ -245,11 +113,11 @@ class Session:
         self._lookup = Lookup(target.model.vocab_size)
         self._wait = wait
         lease = self._lease()
-        self._pairing: _Pairing | None = None
+        self._pairing: Pairing | None = None
         if drafter is not None:
             # An adapter changes the drafter, from which an answer may be under way.
             with lease if adapter is not None else contextlib.nullcontext():
-                self._pairing = _Pairing(
+                self._pairing = Pairing(
                     target, drafter, rule, ngram_folder, special_text, learner_of
                 )
 
@@ -268,22 +136,30 @@ class Session:
         assert self._pairing is not None
         self._pairing.cache = cache
 
-    def encode(self, prompt: str, *, raw: bool = False) -> list[int]:
+    def encode(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
         """Target tokens of a prompt, through the chat template where there is one.
 
         Raises:
-            OmniDraftError: text that is not valid Unicode, or for which the model lacks a token.
+            OmniDraftError: text that is not valid Unicode, or for which the model lacks a token;
+                messages for a model without a chat template, or that its template refuses.
         """
         tokenizer = self.target.tokenizer
-        if tokenizer.has_chat_template and not raw:
-            tokens = tokenizer.encode_chat([{"role": "user", "content": prompt}])
+        if isinstance(prompt, str):
+            if tokenizer.has_chat_template and not raw:
+                tokens = tokenizer.encode_chat([{"role": "user", "content": prompt}])
+            else:
+                tokens = tokenizer.encode(prompt)
+            if not tokens and tokenizer.bos_id is not None:
+                tokens = [tokenizer.bos_id]
         else:
-            tokens = tokenizer.encode(prompt)
-        if not tokens and tokenizer.bos_id is not None:
-            tokens = [tokenizer.bos_id]
+            tokens = self._encode_sequence(prompt)
         width = self.target.model.vocab_size
-        if unknown := sorted({token for token in tokens if token >= width}):
-            names = ", ".join(repr(tokenizer.tokens[token]) for token in unknown[:3])
+        if unknown := sorted({token for token in tokens if not 0 <= token < width}):
+            known = range(len(tokenizer.tokens))
+            names = ", ".join(
+                repr(tokenizer.tokens[token]) if token in known else f"token id {token}"
+                for token in unknown[:3]
+            )
             raise OmniDraftError(
                 f"the prompt holds {names}, which the tokenizer knows and the model does not: its "
                 f"vocabulary ends at {width} tokens. Leave it out of the prompt, or put the "
@@ -291,27 +167,61 @@ class Session:
             )
         return tokens
 
-    def stream(self, prompt: str, options: GenerationOptions | None = None) -> Iterator[Piece]:
+    def _encode_sequence(self, prompt: Sequence[Message] | Sequence[int]) -> list[int]:
+        tokens: list[int] = []
+        messages: list[Message] = []
+        for each in prompt:
+            if isinstance(each, int) and not isinstance(each, bool):
+                tokens.append(each)
+            elif isinstance(each, dict) and all(
+                isinstance(each.get(k), str) for k in ("role", "content")
+            ):
+                messages.append(each)
+            else:
+                raise OptionError(
+                    "a prompt must be a text, a list of messages, each a dict with a role and a "
+                    f"content that are texts, or a list of token ids; it holds {each!r}"
+                )
+        if messages and tokens:
+            raise OptionError("a prompt must hold messages or token ids, not both")
+        return self.target.tokenizer.encode_chat(messages) if messages else tokens
+
+    def stream(
+        self,
+        prompt: Prompt,
+        options: GenerationOptions | None = None,
+        *,
+        cancelled: threading.Event | None = None,
+    ) -> Iterator[Piece]:
         """Yield the answer as it comes; ``last`` then holds statistics and the finish reason.
 
         The joined texts are the answer; special tokens have none. The models are in use from the
         first piece on until the last, or until the iterator is closed or dropped. An answer that is
-        broken off is not learned from.
+        broken off or cancelled is not learned from.
+
+        Args:
+            cancelled: ends the answer within a round once it is set, from any thread.
 
         Raises:
             ModelInUseError: another answer did not end in time: see ``Lease``.
             ContextOverflowError, OmniDraftError: see ``SpeculativeDecoder.generate``.
         """
-        with self._answering(options or GenerationOptions()) as answering:
+        with self._answering(options or GenerationOptions(), cancelled) as answering:
             yield from answering(prompt)
 
-    def generate(self, prompt: str, options: GenerationOptions | None = None) -> Answer:
+    def generate(
+        self,
+        prompt: Prompt,
+        options: GenerationOptions | None = None,
+        *,
+        cancelled: threading.Event | None = None,
+    ) -> Answer:
         """The whole answer at once.
 
         Raises:
             ModelInUseError, ContextOverflowError, OmniDraftError: see ``stream``.
         """
-        with self._answering(options or GenerationOptions()) as answering:
+        with self._answering(options or GenerationOptions(), cancelled) as answering:
             pieces = list(answering(prompt))
         decoder = answering.decoder
         return Answer(
@@ -335,12 +245,24 @@ class Session:
             with self._lease():
                 self._pairing.save()
 
+    def close(self) -> None:
+        """End learning, and keep what was learned.
+
+        Raises:
+            ModelInUseError, OmniDraftError: see ``save``.
+        """
+        with self._lease():
+            if self.learner is not None:
+                self.learner.close()
+
     def _lease(self) -> Lease:
         models = [self.target, *([self.drafter] if self.drafter else [])]
         return Lease([each.model for each in models], self._wait)
 
     @contextlib.contextmanager
-    def _answering(self, options: GenerationOptions) -> Iterator[_Answering]:
+    def _answering(
+        self, options: GenerationOptions, cancelled: threading.Event | None
+    ) -> Iterator[_Answering]:
         """Hold the models for one answer, and learn from it when it was made to its end."""
         learner = self.learner
         with self._lease() as lease:
@@ -348,12 +270,14 @@ class Session:
                 if self._pairing:
                     self._pairing.begin()
                 self.last = self._decoder(options, lease)
-                yield _Answering(self, self.last, options)
+                yield _Answering(self, self.last, options, cancelled)
             except BaseException:
                 if learner:
                     learner.abandon()
                 raise
-            if learner:
+            if learner and self.last.finish_reason == "cancelled":
+                learner.abandon()
+            elif learner:
                 learner.end()
 
     def _decoder(self, options: GenerationOptions, lease: Lease) -> SpeculativeDecoder:
@@ -377,8 +301,9 @@ class _Answering:
     session: Session
     decoder: SpeculativeDecoder
     options: GenerationOptions
+    cancelled: threading.Event | None
 
-    def __call__(self, prompt: str) -> Iterator[Piece]:
+    def __call__(self, prompt: Prompt) -> Iterator[Piece]:
         session, options = self.session, self.options
         tokenizer, learner = session.target.tokenizer, session.learner
         text = TextStream()
@@ -386,6 +311,7 @@ class _Answering:
             session.encode(prompt, raw=options.raw),
             options.max_new_tokens,
             tuple(tokenizer.eos_ids),
+            self.cancelled,
         ):
             if learner:
                 learner.first_token()
@@ -395,69 +321,6 @@ class _Answering:
             yield Piece(None, Origin.FREE, rest)
 
 
-def read_draft_length(text: str) -> DraftLength:
-    """What ``--draft-length`` was given.
-
-    Raises:
-        OmniDraftError: neither a number from 0 to 32 nor ``auto``.
-    """
-    if text == "auto":
-        return "auto"
-    if text.isdecimal() and len(text) <= 2 and int(text) <= 32:
-        return int(text)
-    raise OmniDraftError(f"--draft-length must be a number from 0 to 32, or auto, not {text!r}")
-
-
 def default_ngram_folder() -> Path:
     """Where sessions of the command line keep their n-gram caches."""
     return cache_folder() / "ngrams"
-
-
-def native_vocabulary(tokenizer: Tokenizer, width: int) -> Vocabulary:
-    """The surfaces of a model's tokens, padded to the columns of its logits.
-
-    Args:
-        width: columns; models are often padded beyond their tokenizer. Columns without a token are
-            special: never proposed, though the target may choose them.
-    """
-    known = min(width, len(tokenizer.surfaces))
-    padding = width - known
-    return Vocabulary(
-        [*tokenizer.surfaces[:known], *([None] * padding)],
-        [*tokenizer.tokens[:known], *([""] * padding)],
-        [token for token in range(known) if tokenizer.is_byte_token(token)],
-    )
-
-
-def _segment(drafter: LoadedModel, data: bytes) -> list[int] | None:
-    """``Tokenizer.segment``; None also where it takes a token that the drafter's model lacks."""
-    tokens = drafter.tokenizer.segment(data)
-    width = drafter.model.vocab_size
-    return None if tokens is None or any(token >= width for token in tokens) else tokens
-
-
-def _shared_specials(drafter: LoadedModel, target: Tokenizer) -> dict[int, int]:
-    """Target's special tokens that the drafter knows by the same name."""
-
-    def specials(tokenizer: Tokenizer) -> Iterator[tuple[str, int]]:
-        for token, (name, surface) in enumerate(
-            zip(tokenizer.tokens, tokenizer.surfaces, strict=True)
-        ):
-            if surface is None and name:
-                yield name, token
-
-    width = drafter.model.vocab_size
-    known = {name: token for name, token in specials(drafter.tokenizer) if token < width}
-    return {token: known[name] for name, token in specials(target) if name in known}
-
-
-def _load_ngrams(path: Path | None, pair: VocabularyPair) -> NgramCache:
-    if path is not None and path.exists():
-        try:
-            return NgramCache.load(path, pair)
-        except (CacheDamagedError, CacheMismatchError, OSError) as error:
-            warnings.warn(f"{error}; a new n-gram cache begins", stacklevel=2)
-            # What cannot be moved will be replaced when the new cache is saved.
-            with contextlib.suppress(OSError):
-                path.replace(path.with_suffix(".damaged"))
-    return NgramCache(pair)

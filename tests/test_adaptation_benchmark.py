@@ -27,7 +27,8 @@ from omnidraft.runtime.learning.observations import Objective
 from omnidraft.runtime.learning.store import AdapterStore
 from omnidraft.runtime.learning.trainer import LearningOptions
 from omnidraft.runtime.models import load_model
-from omnidraft.runtime.session import GenerationOptions, Session
+from omnidraft.runtime.options import GenerationOptions
+from omnidraft.runtime.session import Session
 from omnidraft.runtime.statistics import Statistics
 from omnidraft.runtime.storage.manifest import Manifest
 

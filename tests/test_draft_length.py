@@ -33,7 +33,7 @@ from omnidraft.runtime.decoding.draft_length import (
     Outcome,
 )
 from omnidraft.runtime.errors import OmniDraftError
-from omnidraft.runtime.session import read_draft_length
+from omnidraft.runtime.options import read_draft_length
 
 EIGHT_BIT = {1: 1.0, 2: 1.03, 4: 1.27, 8: 1.7, 16: 2.6, 32: 4.2}
 STEEP = {1: 1.0, 2: 1.7, 4: 2.5, 8: 4.0, 16: 6.9, 32: 13.0}

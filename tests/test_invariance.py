@@ -22,7 +22,8 @@ from omnidraft.runtime.doctor import examine
 from omnidraft.runtime.engines.onnx import OnnxModel
 from omnidraft.runtime.models import LoadedModel, load_model
 from omnidraft.runtime.models.resolve import resolve
-from omnidraft.runtime.session import GenerationOptions, Session
+from omnidraft.runtime.options import GenerationOptions
+from omnidraft.runtime.session import Session
 from omnidraft.runtime.storage import files
 from omnidraft.runtime.storage.manifest import MANIFEST_FILE
 

@@ -17,7 +17,7 @@ from omnidraft.runtime.decoding.decoder import Drafting, SpeculativeDecoder
 from omnidraft.runtime.decoding.translation import Speller
 from omnidraft.runtime.errors import ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.models import load_model
-from omnidraft.runtime.session import native_vocabulary
+from omnidraft.runtime.pairing import native_vocabulary
 
 PROMPTS = [
     "A train has 12 wagons with 48 seats each. 97 seats are free. How many people sit?",

@@ -43,7 +43,7 @@ from omnidraft.runtime.learning.trainer import LEARNING_RATES, LearningOptions
 from omnidraft.runtime.models import load_model
 from omnidraft.runtime.models.cache import cache_folder
 from omnidraft.runtime.models.catalogue import DEFAULT_QUANTIZATION
-from omnidraft.runtime.session import DEFAULT_DRAFT_CONFIDENCE, GenerationOptions
+from omnidraft.runtime.options import DEFAULT_DRAFT_CONFIDENCE, GenerationOptions
 from omnidraft.runtime.storage.files import check_place, whole_file
 
 _errors = Console(stderr=True, highlight=False)

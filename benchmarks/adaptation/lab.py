@@ -19,7 +19,9 @@ from omnidraft.runtime.learning.observations import LossName, Objective, direct_
 from omnidraft.runtime.learning.store import AdapterStore
 from omnidraft.runtime.learning.trainer import LearningOptions
 from omnidraft.runtime.models import LoadedModel, load_model
-from omnidraft.runtime.session import GenerationOptions, Session, native_vocabulary
+from omnidraft.runtime.options import GenerationOptions
+from omnidraft.runtime.pairing import native_vocabulary
+from omnidraft.runtime.session import Session
 from omnidraft.runtime.statistics import Statistics
 
 # Draws of prompts from which the interval of a gain is taken.

@@ -21,7 +21,8 @@ from omnidraft.runtime.engines.model import check_pass, check_truncation
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.learning.store import model_key
 from omnidraft.runtime.models import LoadedModel
-from omnidraft.runtime.session import GenerationOptions, Session
+from omnidraft.runtime.options import GenerationOptions
+from omnidraft.runtime.session import Session
 from omnidraft.runtime.storage.files import whole_file
 from omnidraft.runtime.storage.manifest import MANIFEST_FILE, Manifest
 

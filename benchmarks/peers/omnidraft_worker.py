@@ -8,7 +8,7 @@ from typing import Any
 import omnidraft
 from benchmarks.peers.worker import Request, Trace, serve
 from omnidraft.adapt_cli import adapter_choice
-from omnidraft.opening import open_models
+from omnidraft.output import open_models
 
 
 class OmniDraft:

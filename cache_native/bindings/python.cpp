@@ -197,7 +197,9 @@ PYBIND11_MODULE(_native, m) {
       .def_property_readonly("choices", &ScriptedChance::choices)
       .def_property_readonly("probabilities", &ScriptedChance::probabilities);
 
-  py::class_<SamplingParameters>(m, "SamplingParameters")
+  py::class_<SamplingParameters>(
+      m, "SamplingParameters",
+      "How the target's distribution is shaped; temperature 0 is greedy decoding.")
       .def(py::init([](double temperature, std::int32_t top_k, double top_p, double min_p,
                        double repetition_penalty) {
              const SamplingParameters parameters{temperature, top_k, top_p, min_p,

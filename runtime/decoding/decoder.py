@@ -6,6 +6,7 @@ import secrets
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from threading import Event
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
@@ -145,10 +146,14 @@ class SpeculativeDecoder:
         self.statistics = Statistics()
         """Of the last generation."""
         self.finish_reason = ""
-        """Why it ended: "stop" (end-of-text token) or "length"."""
+        """Why it ended: "stop" (end-of-text token), "length" or "cancelled"."""
 
     def generate(
-        self, prompt: Sequence[int], max_new_tokens: int, stop: Sequence[int] = ()
+        self,
+        prompt: Sequence[int],
+        max_new_tokens: int,
+        stop: Sequence[int] = (),
+        cancelled: Event | None = None,
     ) -> Iterator[Emitted]:
         """Yield the tokens of the answer, an end-of-text token included.
 
@@ -156,6 +161,7 @@ class SpeculativeDecoder:
             prompt: at least one target token.
             max_new_tokens: at most so many tokens.
             stop: end-of-text tokens.
+            cancelled: ends the answer once it is set, before the next pass of the target.
 
         Raises:
             ContextOverflowError: the prompt does not fit the target's context.
@@ -164,12 +170,14 @@ class SpeculativeDecoder:
         """
         models = [self._target, *([self._drafting.model] if self._drafting else [])]
         with self._lease or Lease(models) as lease:
-            for emitted in self._generate(prompt, max_new_tokens, frozenset(stop)):
+            for emitted in self._generate(
+                prompt, max_new_tokens, frozenset(stop), cancelled or Event()
+            ):
                 yield emitted
                 lease.go_on_here()
 
     def _generate(
-        self, prompt: Sequence[int], max_new_tokens: int, stop: frozenset[int]
+        self, prompt: Sequence[int], max_new_tokens: int, stop: frozenset[int], cancelled: Event
     ) -> Iterator[Emitted]:
         target = self._target
         if not prompt:
@@ -201,6 +209,8 @@ class SpeculativeDecoder:
         target.truncate(0)
         body = np.asarray(prompt[:-1], dtype=np.int64)
         for begin in range(0, len(body), PROMPT_CHUNK):
+            if cancelled.is_set():
+                break
             target.forward(body[begin : begin + PROMPT_CHUNK], rows=1)
         if drafter:
             drafter.read(prompt)
@@ -211,6 +221,9 @@ class SpeculativeDecoder:
         while stats.target_tokens < max_new_tokens:
             room = min(max_new_tokens - stats.target_tokens, target.max_length - target.length) - 1
             if room < 0:
+                break
+            if cancelled.is_set():
+                self.finish_reason = "cancelled"
                 break
             try:
                 begun = perf_counter()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from omnidraft.runtime.engines.model import CausalModel
-from omnidraft.runtime.errors import ModelNotFoundError
+from omnidraft.runtime.errors import ModelNotFoundError, OptionError
 from omnidraft.runtime.storage.manifest import BUNDLE_FILE, MANIFEST_FILE
 
 Engine = Literal["onnx", "external-onnx", "transformers", "qnn", "executorch"]
@@ -51,15 +51,19 @@ def engine_of(path: Path) -> Engine:
     )
 
 
-def open_engine(path: Path, engine: Engine | None = None, *, threads: int = 2) -> CausalModel:
+def open_engine(
+    path: Path, engine: Engine | None = None, *, threads: int = 2, context: int | None = None
+) -> CausalModel:
     """Load the model a path holds.
 
     Args:
         path: a folder, a GGUF file or an ONNX file.
         engine: default: the one that ``engine_of`` names.
         threads: threads for one pass.
+        context: longest sequence in tokens; None: the engine's default.
 
     Raises:
+        OptionError: the engine takes no ``context``.
         ModelNotFoundError: the path holds no model that the engine runs.
         DamagedFileError: a file cannot be read.
         MissingDependencyError: the engine needs an optional package.
@@ -68,11 +72,13 @@ def open_engine(path: Path, engine: Engine | None = None, *, threads: int = 2) -
     if engine == "onnx":
         from omnidraft.runtime.engines.onnx import OnnxModel
 
-        return OnnxModel(path, threads=threads)
+        return OnnxModel(path, threads=threads, max_length=context)
     if engine == "external-onnx":
         from omnidraft.runtime.engines.external_onnx import ExternalOnnxModel
 
-        return ExternalOnnxModel(path, threads=threads)
+        return ExternalOnnxModel(path, threads=threads, max_length=context)
+    if context is not None:
+        raise OptionError(f"the engine {engine} takes no context: its models hold what they hold")
     if engine == "qnn":
         from omnidraft.runtime.engines.qnn import QnnModel
 

@@ -12,7 +12,7 @@ from omnidraft.runtime.engines.environment import measured_here
 from omnidraft.runtime.engines.invariance import measure_invariance
 from omnidraft.runtime.engines.model import CausalModel
 from omnidraft.runtime.engines.onnx import OnnxModel
-from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
+from omnidraft.runtime.errors import DamagedFileError, OmniDraftError, OptionError
 from omnidraft.runtime.models.cache import cache_folder
 from omnidraft.runtime.models.catalogue import DEFAULT_QUANTIZATION, Quantization
 from omnidraft.runtime.models.progress import Progress, by_stage, silent
@@ -46,6 +46,7 @@ def load_model(
     engine: Engine | None = None,
     threads: int = 2,
     drafts: bool = False,
+    context: int | None = None,
     progress: Progress = silent,
 ) -> LoadedModel:
     """Load a model by name or path, fetching and converting it first if need be.
@@ -61,12 +62,14 @@ def load_model(
             what suits the model.
         threads: threads for one pass.
         drafts: it is loaded as a drafter, which need not be batch-invariant: nothing is measured.
+        context: longest sequence in tokens; None: the model's own, at most 8,192.
         progress: told each step of fetching, converting and measuring.
 
     Raises:
         ModelNotFoundError: no such model, or it cannot be fetched here.
         DamagedFileError: a file is damaged; the message says how to mend it.
         MissingDependencyError: the engine needs an optional package.
+        OptionError: the model's context is shorter than ``context``, or the engine takes none.
     """
     if engine == "transformers":
         path = resolve_checkpoint(name, progress=progress)
@@ -74,13 +77,17 @@ def load_model(
         path = resolve(name, quantization, progress=progress)
     kind = engine or engine_of(path)
     try:
-        model = open_engine(path, kind, threads=threads)
+        model = open_engine(path, kind, threads=threads, context=context)
         tokenizer = Tokenizer.load(path)
     except DamagedFileError as error:
         if not path.is_relative_to(cache_folder()):
             raise
         remedy = f"omnidraft models pull {name} --quantization {quantization}"
         raise DamagedFileError(f"{error} To mend it: {remedy}") from error
+    if context is not None and model.max_length < context:
+        raise OptionError(
+            f"context must be at most {model.max_length}, which is what {name} holds, not {context}"
+        )
     difference = None
     if isinstance(model, OnnxModel) and (path / MANIFEST_FILE).is_file():
         manifest = Manifest.load(path)
@@ -91,7 +98,8 @@ def load_model(
             difference = _measure(name, path, model, progress)
             least_pass = model.least_pass
             del model
-            model = open_engine(path, kind, threads=threads)  # without the memory that this took
+            # Without the memory that this took.
+            model = open_engine(path, kind, threads=threads, context=context)
             # Also where the folder could not be written.
             model.least_pass = least_pass  # type: ignore[attr-defined]
     return LoadedModel(name, path, model, tokenizer, difference == 0, kind, threads, difference)

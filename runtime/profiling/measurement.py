@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
 
+from omnidraft.runtime.options import GenerationOptions
 from omnidraft.runtime.profiling.energy import EnergyMeter
 from omnidraft.runtime.profiling.recording import RecordedModel
 from omnidraft.runtime.profiling.report import Mode, TimePerToken
 from omnidraft.runtime.profiling.summary import summarize, summarize_passes
-from omnidraft.runtime.session import GenerationOptions, Session
+from omnidraft.runtime.session import Session
 from omnidraft.runtime.statistics import Statistics
 
 

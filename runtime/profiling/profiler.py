@@ -14,6 +14,7 @@ from omnidraft.runtime.models import LoadedModel, load_model
 from omnidraft.runtime.models.catalogue import Quantization
 from omnidraft.runtime.models.load import drafter_threads
 from omnidraft.runtime.models.resolve import resolve
+from omnidraft.runtime.options import DEFAULT_DRAFT_LENGTH, DraftLength, GenerationOptions
 from omnidraft.runtime.profiling.devices import DeviceProfile
 from omnidraft.runtime.profiling.energy import EnergyMeter, open_meter
 from omnidraft.runtime.profiling.machine import describe_machine
@@ -36,12 +37,7 @@ from omnidraft.runtime.profiling.report import (
     Simulation,
     Speedup,
 )
-from omnidraft.runtime.session import (
-    DEFAULT_DRAFT_LENGTH,
-    DraftLength,
-    GenerationOptions,
-    Session,
-)
+from omnidraft.runtime.session import Session
 
 PROMPTS = (
     Prompt("math", "A shop sells 14 pens a day and 23 on Saturdays. How many in a week of 7 days?"),

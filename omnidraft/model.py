@@ -1,0 +1,285 @@
+"""What a program embeds: a loaded target with its drafter, one call for each thing that it does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Self, TypedDict, Unpack, get_args
+
+from omnidraft.runtime.errors import OmniDraftError, OptionError
+from omnidraft.runtime.options import (
+    DEFAULT_DRAFT_CONFIDENCE,
+    DEFAULT_DRAFT_LENGTH,
+    DraftLength,
+    GenerationOptions,
+    sampling_parameters,
+)
+from omnidraft.runtime.session import Answer, Piece, Prompt, Session
+
+if TYPE_CHECKING:
+    from omnidraft.runtime.engines import Engine
+    from omnidraft.runtime.models.catalogue import Quantization
+
+log = logging.getLogger("omnidraft")
+
+
+class Options(TypedDict, total=False):
+    """What ``Model.generate``, ``stream`` and ``astream`` take beside the prompt.
+
+    Named as the command's options: ``max_new_tokens`` (256), ``temperature`` (0: greedy),
+    ``top_k``, ``top_p``, ``min_p``, ``repetition_penalty``, ``seed``, ``draft_length`` ("auto", or
+    0 to 32), ``draft_confidence``, ``raw`` (no chat template: continue the text).
+    """
+
+    max_new_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    seed: int | None
+    draft_length: DraftLength
+    draft_confidence: float
+    raw: bool
+
+
+_SHAPING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+
+
+class Model:
+    """A target that answers, faster through a drafter: see ``omnidraft.load``.
+
+    with omnidraft.load("smollm2-135m") as model:
+        answer = model.generate("Why is the sky blue?", max_new_tokens=200)
+        print(answer.text, answer.finish_reason)
+
+    It may be used from several threads; one answer is made at a time, and the others wait.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._open_session: Session | None = session
+        self._running: set[threading.Event] = set()
+
+    def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Answer:
+        """The whole answer.
+
+            model.generate([{"role": "user", "content": "Hello"}], temperature=0.7, seed=1).text
+
+        Raises:
+            OptionError: an option is unknown or out of its range; nothing was computed.
+            ModelInUseError: other answers did not end in time.
+            ContextOverflowError: the prompt does not fit the context.
+            OmniDraftError: see ``Session.encode``; or the model is closed.
+        """
+        session, checked = self._session, _checked(options)
+        with self._cancellable() as cancelled:
+            answer = session.generate(prompt, checked, cancelled=cancelled)
+        log.debug("%d tokens, %s", len(answer.token_ids), answer.finish_reason)
+        return answer
+
+    def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Iterator[Piece]:
+        """The answer piece by piece, as it comes.
+
+            for piece in model.stream("Why is the sky blue?"):
+                print(piece.text, end="", flush=True)
+
+        Closing or dropping the iterator breaks the answer off.
+
+        Raises:
+            See ``generate``; options are checked at once, the rest with the first piece.
+        """
+        return self._pieces(self._session, prompt, _checked(options))
+
+    def astream(self, prompt: Prompt, **options: Unpack[Options]) -> AsyncIterator[Piece]:
+        """The same for asyncio: the answer is made on a thread, the event loop stays free.
+
+            async for piece in model.astream("Why is the sky blue?"):
+                ...
+
+        A task that is cancelled, or leaves the loop, ends the answer within a round.
+
+        Raises:
+            See ``stream``.
+        """
+        return self._pieces_asynchronously(self._session, prompt, _checked(options))
+
+    def cancel(self) -> None:
+        """End the answers under way, from any thread: their finish reason is "cancelled"."""
+        for cancelled in list(self._running):
+            cancelled.set()
+
+    def encode(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
+        """The target's token ids of a prompt, as ``generate`` would read it."""
+        return self._session.encode(prompt, raw=raw)
+
+    def decode(self, token_ids: list[int]) -> str:
+        """The text of token ids, special ones left out; invalid UTF-8 becomes U+FFFD."""
+        return self._session.target.tokenizer.decode(token_ids)
+
+    def save(self) -> None:
+        """Keep what an adapter has learned so far: see ``Session.save``."""
+        self._session.save()
+
+    def close(self) -> None:
+        """End the answers under way, keep what was learned, and give the memory back.
+
+        Raises:
+            OmniDraftError: what was learned cannot be written. The model is closed all the same.
+        """
+        session, self._open_session = self._open_session, None
+        if session is None:
+            return
+        self.cancel()
+        session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _session(self) -> Session:
+        if self._open_session is None:
+            raise OmniDraftError("the model is closed; load it again")
+        return self._open_session
+
+    @contextlib.contextmanager
+    def _cancellable(self) -> Iterator[threading.Event]:
+        cancelled = threading.Event()
+        self._running.add(cancelled)
+        try:
+            yield cancelled
+        finally:
+            self._running.discard(cancelled)
+
+    def _pieces(
+        self, session: Session, prompt: Prompt, options: GenerationOptions
+    ) -> Iterator[Piece]:
+        with self._cancellable() as cancelled:
+            yield from session.stream(prompt, options, cancelled=cancelled)
+
+    async def _pieces_asynchronously(
+        self, session: Session, prompt: Prompt, options: GenerationOptions
+    ) -> AsyncIterator[Piece]:
+        loop = asyncio.get_running_loop()
+        pieces: asyncio.Queue[Piece | None] = asyncio.Queue()
+
+        failure: list[BaseException] = []
+
+        with self._cancellable() as cancelled:
+
+            def work() -> None:
+                try:
+                    for piece in session.stream(prompt, options, cancelled=cancelled):
+                        loop.call_soon_threadsafe(pieces.put_nowait, piece)
+                except BaseException as error:
+                    failure.append(error)
+                loop.call_soon_threadsafe(pieces.put_nowait, None)
+
+            # A thread of its own: those of the loop's pool may all be waiting for this answer.
+            thread = threading.Thread(target=work, name="omnidraft answer", daemon=True)
+            thread.start()
+            try:
+                while (piece := await pieces.get()) is not None:
+                    yield piece
+            finally:
+                cancelled.set()
+                await asyncio.shield(asyncio.to_thread(thread.join))
+        if failure:
+            raise failure[0]
+
+
+def load(
+    target: str | Path,
+    drafter: str | Path | None = "default",
+    *,
+    quantization: Quantization = "8bit",
+    engine: Engine | None = None,
+    threads: int = 2,
+    context: int | None = None,
+    adapter: str | None = None,
+    learn: bool = False,
+    wait: float = 60.0,
+) -> Model:
+    """Open a target and a drafter, each by name, folder, GGUF file or Hugging Face id.
+
+        model = omnidraft.load("model.gguf", quantization="4bit", threads=4, adapter="work")
+
+    Models are fetched and converted at first use. What that does is told to the logger
+    ``omnidraft``.
+
+    Args:
+        target: whose answers are wanted.
+        drafter: None decodes plainly.
+        quantization: of a target that is converted here.
+        engine: what runs the target; None: what suits it.
+        threads: for one pass of the target.
+        context: longest sequence of the target, in tokens; None: the model's own, at most 8,192.
+        adapter: name of what the drafter has learned, as ``omnidraft adapters list`` shows it.
+        learn: go on learning into the adapter, between answers.
+        wait: seconds that an answer waits for another one to end; 0: it is refused meanwhile.
+
+    Raises:
+        OptionError: an option does not fit; it is named.
+        OmniDraftError: a model cannot be found, fetched or read; the message says what to do.
+    """
+    from omnidraft.opening import adapter_choice, open_pair
+    from omnidraft.runtime.engines import Engine
+    from omnidraft.runtime.models.catalogue import QUANTIZATIONS
+
+    if quantization not in QUANTIZATIONS:
+        raise OptionError(
+            f"quantization must be one of {', '.join(QUANTIZATIONS)}, not {quantization!r}"
+        )
+    if engine is not None and engine not in (engines := get_args(Engine)):
+        raise OptionError(f"engine must be one of {', '.join(engines)}, not {engine!r}")
+    for name, value, least in (("threads", threads, 1), ("context", context, 2)):
+        if value is not None and (type(value) is not int or value < least):
+            raise OptionError(f"{name} must be a whole number from {least} on, not {value!r}")
+    if learn and adapter is None:
+        raise OptionError("learn needs the name of an adapter to learn: adapter=…")
+    if adapter is not None and drafter is None:
+        raise OptionError("an adapter is of a drafter: give one, or leave adapter out")
+    choice = adapter_choice(adapter, learn) if adapter is not None else None
+    target_model, drafter_model = open_pair(
+        str(target),
+        None if drafter is None else str(drafter),
+        quantization,
+        engine,
+        threads,
+        context=context,
+        learnable=adapter is not None,
+        progress=lambda step, fraction: log.info("%s", step) if fraction in (None, 0) else None,
+    )
+    return Model(Session(target_model, drafter_model, adapter=choice, wait=wait))
+
+
+def _checked(options: Options) -> GenerationOptions:
+    if unknown := set(options) - Options.__annotations__.keys():
+        known = ", ".join(Options.__annotations__)
+        raise OptionError(f"there is no option {', '.join(sorted(unknown))}; there are {known}")
+    shaping = {name: value for name, value in options.items() if name in _SHAPING}
+    try:
+        sampling = sampling_parameters(**shaping)  # type: ignore[arg-type]
+    except OptionError as error:
+        # The core says them as the command does.
+        said = re.sub(r"top-k|top-p|min-p|repetition penalty", _as_keyword, str(error))
+        raise OptionError(said) from error
+    return GenerationOptions(
+        max_new_tokens=options.get("max_new_tokens", 256),
+        sampling=sampling,
+        seed=options.get("seed"),
+        draft_length=options.get("draft_length", DEFAULT_DRAFT_LENGTH),
+        draft_confidence=options.get("draft_confidence", DEFAULT_DRAFT_CONFIDENCE),
+        raw=options.get("raw", False),
+    )
+
+
+def _as_keyword(found: re.Match[str]) -> str:
+    return re.sub("[- ]", "_", found[0])

@@ -1,0 +1,113 @@
+"""How an answer is generated, and what of that is refused."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from omnidraft._native import SamplingParameters, Verification
+from omnidraft.runtime.errors import OptionError
+
+DraftLength = int | Literal["auto"]
+FIXED_DRAFT_LENGTH = 4
+MAX_DRAFT_LENGTH = 32
+DEFAULT_DRAFT_LENGTH: DraftLength = "auto"
+DEFAULT_DRAFT_CONFIDENCE = 0.3
+"""Measured with the default drafter: see benchmarks/README.md."""
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """How one answer is generated.
+
+    Args:
+        max_new_tokens: at most so many tokens.
+        sampling: temperature 0 (the default) is greedy.
+        verification: how sampled proposals are verified; greedy needs no choice.
+        seed: makes a sampled answer repeatable.
+        draft_length: draft tokens per round; 0 decodes plainly; "auto": as many as pay for
+            themselves, see ``CostAware``. That depends on measured times, so a sampled answer with
+            a seed, which is to be repeatable, takes a fixed length instead.
+        draft_confidence: of a fixed length, see ``Fixed``.
+        raw: take the prompt as text to continue instead of a chat message.
+
+    Raises:
+        OptionError: a value is of another type or out of its range; it names the option.
+    """
+
+    max_new_tokens: int = 128
+    sampling: SamplingParameters = field(default_factory=SamplingParameters)
+    verification: Verification = Verification.EXACT
+    seed: int | None = None
+    draft_length: DraftLength = DEFAULT_DRAFT_LENGTH
+    draft_confidence: float = DEFAULT_DRAFT_CONFIDENCE
+    raw: bool = False
+
+    def __post_init__(self) -> None:
+        _check_whole("max_new_tokens", self.max_new_tokens, 1)
+        _check_type("sampling", self.sampling, SamplingParameters)
+        _check_type("verification", self.verification, Verification)
+        if self.seed is not None:
+            _check_whole("seed", self.seed, 0, 2**64 - 1)
+        if self.draft_length != "auto":
+            _check_whole("draft_length", self.draft_length, 0, MAX_DRAFT_LENGTH, " or 'auto'")
+        share = self.draft_confidence
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise OptionError(f"draft_confidence must be a number from 0 to 1, not {share!r}")
+        _check_type("raw", self.raw, bool)
+
+    @property
+    def repeatable(self) -> bool:
+        """Sampled with a seed: nothing may depend on time."""
+        return self.seed is not None and not self.sampling.greedy
+
+
+def sampling_parameters(
+    temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    repetition_penalty: float = 1.0,
+) -> SamplingParameters:
+    """``SamplingParameters``, whose ranges are told in words.
+
+    Raises:
+        OptionError: a value is of another type or out of its range; it names the option.
+    """
+    try:
+        return SamplingParameters(temperature, top_k, top_p, min_p, repetition_penalty)
+    except ValueError as error:
+        raise OptionError(str(error)) from error
+    except TypeError as error:
+        raise OptionError(
+            "temperature, top_p, min_p and repetition_penalty must be numbers and top_k a whole "
+            f"number, not {temperature!r}, {top_p!r}, {min_p!r}, {repetition_penalty!r} and "
+            f"{top_k!r}"
+        ) from error
+
+
+def read_draft_length(text: str) -> DraftLength:
+    """What ``--draft-length`` was given.
+
+    Raises:
+        OptionError: neither a number from 0 to 32 nor ``auto``.
+    """
+    if text == "auto":
+        return "auto"
+    if text.isdecimal() and len(text) <= 2 and int(text) <= MAX_DRAFT_LENGTH:
+        return int(text)
+    raise OptionError(f"--draft-length must be a number from 0 to 32, or auto, not {text!r}")
+
+
+def _check_type(name: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise OptionError(f"{name} must be {kind.__name__}, not {value!r}")
+
+
+def _check_whole(
+    name: str, value: object, least: int, most: float = math.inf, also: str = ""
+) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        limits = f"from {least} to {most}" if most < math.inf else f"from {least} on"
+        raise OptionError(f"{name} must be a whole number {limits}{also}, not {value!r}")

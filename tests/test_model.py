@@ -1,0 +1,218 @@
+"""What a program embeds: ``omnidraft.load`` and what it gives."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import write_drafter, write_target
+
+import omnidraft
+from omnidraft import Model, ModelInUseError, OmniDraftError, OptionError
+from omnidraft.runtime.decoding import decoder
+
+PROMPTS = ["The quick brown fox", "What is the answer?"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    root = tmp_path_factory.mktemp("models")
+    return write_target(root / "target"), write_drafter(root / "drafter")
+
+
+@pytest.fixture(scope="module")
+def model(folders: tuple[Path, Path]) -> Model:
+    return omnidraft.load(folders[0], folders[1], threads=1)
+
+
+def test_an_answer_says_what_it_is(model: Model) -> None:
+    plain = model.generate(PROMPTS[0], max_new_tokens=12, draft_length=0)
+    answer = model.generate(PROMPTS[0], max_new_tokens=12)
+    assert answer.token_ids == plain.token_ids and answer.text == plain.text
+    assert answer.finish_reason == "length" and answer.stats.target_tokens == 12
+    assert model.decode(answer.token_ids) == answer.text
+    assert "".join(p.text for p in model.stream(PROMPTS[0], max_new_tokens=12)) == answer.text
+
+
+def test_a_prompt_is_a_text_messages_or_tokens(model: Model) -> None:
+    text = model.generate(PROMPTS[0], max_new_tokens=6)
+    message = {"role": "user", "content": PROMPTS[0]}
+    assert model.generate([message], max_new_tokens=6).token_ids == text.token_ids
+    tokens = model.encode(PROMPTS[0])
+    assert model.generate(tokens, max_new_tokens=6).token_ids == text.token_ids
+    assert model.encode([message]) == tokens != model.encode(PROMPTS[0], raw=True)
+    longer = [message, {"role": "assistant", "content": "Yes."}, message]
+    assert len(model.encode(longer)) > 2 * len(tokens)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        [{"role": "user"}],
+        [{"content": "x"}],
+        [{"role": "user", "content": 3}],
+        [1, {"role": "user", "content": "x"}],
+        ["x"],
+        [True],
+        [-1],
+        [10**9],
+        [],
+    ],
+)
+def test_a_prompt_that_is_none_of_these(model: Model, prompt: Any) -> None:
+    with pytest.raises(OmniDraftError):
+        model.generate(prompt, max_new_tokens=2)
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [
+        ("max_new_tokens", [-4, 0, 1.5, "12", None, True]),
+        ("draft_length", [99, -1, "4", 2.0, None]),
+        ("draft_confidence", [-0.1, 1.1, "x", None, float("nan")]),
+        ("temperature", [-1, float("nan"), "hot", None]),
+        ("top_k", [-1, 1.5, "x"]),
+        ("top_p", [0, 1.5, "x"]),
+        ("min_p", [-0.1, 1.1]),
+        ("repetition_penalty", [0, -1]),
+        ("seed", [-1, 2**64, 1.5, "x"]),
+        ("raw", [1, "yes"]),
+        ("max_tokens", [12]),
+        ("stopp", [["x"]]),
+    ],
+)
+def test_wrong_options_are_refused_by_name_before_anything_is_computed(
+    model: Model, option: str, values: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("something was computed")
+
+    monkeypatch.setattr(decoder.SpeculativeDecoder, "generate", never)
+    for value in values:
+        for call in (model.generate, model.stream, model.astream):
+            with pytest.raises(OptionError, match=option):
+                call(PROMPTS[0], **{option: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"quantization": "3bit"}, "quantization"),
+        ({"threads": 0}, "threads"),
+        ({"threads": "2"}, "threads"),
+        ({"context": 1}, "context"),
+        ({"context": 10**6}, "context must be at most 512"),
+        ({"learn": True}, "adapter"),
+        ({"adapter": "x", "drafter": None}, "adapter"),
+        ({"engine": "steam"}, "engine"),
+    ],
+)
+def test_wrong_options_of_loading(
+    folders: tuple[Path, Path], options: dict[str, Any], name: str
+) -> None:
+    with pytest.raises(OptionError, match=name):
+        omnidraft.load(folders[0], **{"drafter": folders[1], **options})
+
+
+def test_the_context_can_be_said(folders: tuple[Path, Path]) -> None:
+    with omnidraft.load(folders[0], None, threads=1, context=40) as model:
+        assert len(model.generate([5] * 30, max_new_tokens=100).token_ids) == 11
+
+
+def test_cancelling_from_another_thread(model: Model) -> None:
+    stream = model.stream(PROMPTS[0], max_new_tokens=400)
+    got = [next(stream) for _ in range(3)]
+    threading.Thread(target=model.cancel).start()
+    rest = list(stream)
+    assert len(got) + len(rest) < 400
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(model.generate, PROMPTS[0], max_new_tokens=450)
+        while not model._running:
+            pass
+        model.cancel()
+        answer = waiting.result()
+    assert answer.finish_reason == "cancelled" and len(answer.token_ids) < 450
+    assert model.generate(PROMPTS[0], max_new_tokens=4).finish_reason == "length"
+
+
+def test_streaming_for_asyncio(model: Model) -> None:
+    expected = model.generate(PROMPTS[1], max_new_tokens=10)
+
+    async def read() -> list[str]:
+        return [piece.text async for piece in model.astream(PROMPTS[1], max_new_tokens=10)]
+
+    async def broken_off() -> int:
+        count = 0
+        pieces = model.astream(PROMPTS[0], max_new_tokens=400)
+        async for _ in pieces:
+            count += 1
+            if count == 3:
+                break
+        await pieces.aclose()  # type: ignore[attr-defined]
+        return count
+
+    async def all_of_them() -> None:
+        # They wait for each other without keeping the loop.
+        answers = await asyncio.gather(*(read() for _ in range(8)))
+        assert {"".join(answer) for answer in answers} == {expected.text}
+        assert await broken_off() == 3
+        assert "".join(await read()) == expected.text
+        task = asyncio.create_task(broken_off())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        with pytest.raises(OmniDraftError):
+            async for _ in model.astream([-1], max_new_tokens=3):
+                pass
+
+    asyncio.run(all_of_them())
+    assert model.generate(PROMPTS[1], max_new_tokens=10).token_ids == expected.token_ids
+
+
+def test_closing(folders: tuple[Path, Path]) -> None:
+    with omnidraft.load(folders[0], folders[1], threads=1, wait=0) as model:
+        stream = model.stream(PROMPTS[0])
+        next(stream)
+        with pytest.raises(ModelInUseError):
+            model.generate(PROMPTS[0])
+        stream.close()
+    model.close()
+    for call in (model.generate, model.stream, model.encode):
+        with pytest.raises(OmniDraftError, match="closed"):
+            call(PROMPTS[0])
+
+
+def test_what_loading_does_is_told_to_a_logger(
+    folders: tuple[Path, Path], caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    with caplog.at_level(logging.INFO, "omnidraft"):
+        omnidraft.load(write_target(tmp_path / "new", seed=3), None, threads=1).close()
+    assert any("convert" in record.message for record in caplog.records)
+
+
+def test_everything_public_is_there_and_documented() -> None:
+    for name in omnidraft.__all__:
+        value = getattr(omnidraft, name)
+        assert name == "Prompt" or inspect.getdoc(value), name
+    for name, member in vars(Model).items():
+        if not name.startswith("_"):
+            assert inspect.getdoc(member), name
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = omnidraft.nothing
+
+
+def test_importing_is_light() -> None:
+    code = (
+        "import omnidraft, sys; print(sorted({'numpy', 'onnxruntime', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
