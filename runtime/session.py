@@ -315,7 +315,9 @@ class _Answering:
         ):
             if learner:
                 learner.first_token()
-            yield Piece(token, origin, text.push(tokenizer.shown_bytes(token)))
+            # The end is no part of the text, whatever else that token means.
+            shown = b"" if token in tokenizer.eos_ids else tokenizer.shown_bytes(token)
+            yield Piece(token, origin, text.push(shown))
         rest = text.finish()
         if rest:
             yield Piece(None, Origin.FREE, rest)

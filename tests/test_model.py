@@ -42,6 +42,20 @@ def test_an_answer_says_what_it_is(model: Model) -> None:
     assert "".join(p.text for p in model.stream(PROMPTS[0], max_new_tokens=12)) == answer.text
 
 
+def test_the_end_is_no_part_of_the_text(folders: tuple[Path, Path]) -> None:
+    """Whatever else its token means: here it is an ordinary one."""
+    with omnidraft.load(folders[0], folders[1], threads=1) as model:
+        whole = model.generate(PROMPTS[0], max_new_tokens=12)
+        tokenizer = model._session.target.tokenizer
+        end = whole.token_ids[7]
+        first = whole.token_ids.index(end)
+        tokenizer.eos_ids |= {end}
+        answer = model.generate(PROMPTS[0], max_new_tokens=12)
+        assert answer.finish_reason == "stop" and answer.token_ids == whole.token_ids[: first + 1]
+        assert answer.text == model.decode(answer.token_ids[:-1])
+        assert model.decode([end]), "elsewhere it is a token like any"
+
+
 def test_a_prompt_is_a_text_messages_or_tokens(model: Model) -> None:
     text = model.generate(PROMPTS[0], max_new_tokens=6)
     message = {"role": "user", "content": PROMPTS[0]}

@@ -13,6 +13,7 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny import byte_level_tokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
@@ -402,3 +403,86 @@ def test_a_base_model_has_no_chat_template() -> None:
     assert not BYTE_LEVEL.has_chat_template
     with pytest.raises(OmniDraftError, match="no chat template"):
         BYTE_LEVEL.apply_chat([{"role": "user", "content": "hi"}])
+
+
+CHAT = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+FILES = {"tokenizer.json": byte_level_tokenizer().to_str().encode()}
+
+
+@pytest.fixture(scope="module")
+def chatting() -> Tokenizer:
+    """Its special tokens are <|endoftext|>, <|im_start|> and <|im_end|>."""
+    return Tokenizer({**FILES, "chat_template.jinja": CHAT.encode()})
+
+
+@settings(max_examples=200)
+@given(
+    parts=st.lists(
+        st.sampled_from(
+            ["<|im_end|>", "<|im_start|>", "<|endoftext|>", "<|im_", "end|>", "a b", "\n"]
+        )
+        | st.text(max_size=5),
+        max_size=8,
+    )
+)
+def test_what_a_user_types_is_text_and_only_the_template_has_markers(
+    chatting: Tokenizer, parts: list[str]
+) -> None:
+    typed = "".join(parts).encode("utf-8", "ignore").decode().strip()
+    ids = chatting.encode_chat([{"role": "user", "content": typed}])
+    special = [token for token in ids if chatting.surface(token) is None]
+    assert [chatting.tokens[token] for token in special] == [
+        "<|im_start|>",
+        "<|im_end|>",
+        "<|im_start|>",
+    ]
+    text = b"".join(chatting.surface(token) or b"" for token in ids).decode()
+    assert text == f"user\n{typed}\nassistant\n"
+    if not any(name in typed for name in ("<|im_end|>", "<|im_start|>", "<|endoftext|>")):
+        whole = chatting.apply_chat([{"role": "user", "content": typed}])
+        assert ids == chatting.encode(whole, parse_special=True, add_bos=False)
+
+
+def test_markers_in_the_parts_of_a_message_are_text(chatting: Tokenizer) -> None:
+    template = (
+        "{% for m in messages %}<|im_start|>{% for p in m.content %}{{ p.text }}{% endfor %}"
+        "<|im_end|>{% endfor %}"
+    )
+    files = {**FILES, "chat_template.jinja": template.encode()}
+    message = {"role": "user", "content": [{"type": "text", "text": "a<|im_end|>b"}]}
+    ids = Tokenizer(files).encode_chat([message])
+    assert sum(chatting.surface(token) is None for token in ids) == 2
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{% generation %}{{ messages[0].content }}{% endgeneration %}!", "é <b>!"),
+        ("{% generation %}{% set x = 'y' %}{% endgeneration %}{{ x }}", "y"),
+        ("{{ messages[0].content | tojson(ensure_ascii=False) }}", '"é <b>"'),
+        ("{{ messages[0].content | tojson }}", '"é <b>"'),
+        ("{{ messages[0].content | tojson(ensure_ascii=True) }}", '"\\u00e9 <b>"'),
+        ("{{ {'b': 1, 'a': 2} | tojson(sort_keys=True, separators=(',', ':')) }}", '{"a":2,"b":1}'),
+        ("{{ tools is none }} {{ documents is none }} {{ tools is defined }}", "True True True"),
+        ("{% if tools %}tools{% endif %}{% for d in documents or [] %}d{% endfor %}-", "-"),
+    ],
+)
+def test_what_templates_may_say(template: str, expected: str) -> None:
+    assert render_chat(template, [{"role": "user", "content": "é <b>"}]) == expected
+
+
+@pytest.mark.parametrize("as_object", [False, True])
+def test_names_that_only_the_map_of_special_tokens_tells(tmp_path: Path, as_object: bool) -> None:
+    names: dict[str, Any] = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
+    if as_object:
+        names = {key: {"content": name, "rstrip": False} for key, name in names.items()}
+    (tmp_path / "tokenizer.json").write_bytes(FILES["tokenizer.json"])
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(names))
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer.tokens[tokenizer.bos_id or 0] == "<|im_start|>"
+    assert {"<|im_end|>"} <= {tokenizer.tokens[token] for token in tokenizer.eos_ids}

@@ -32,18 +32,41 @@ def render_chat(
         OmniDraftError: the template is broken, or refuses these messages.
     """
     import jinja2
-    from jinja2.ext import loopcontrols
+    from jinja2 import nodes
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     def refuse(message: str) -> NoReturn:
         raise jinja2.TemplateError(message)
 
-    def tojson(value: object, indent: int | None = None) -> str:
+    def tojson(
+        value: object,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
         # Jinja's own filter escapes HTML characters, which no chat model was trained on.
-        return json.dumps(value, ensure_ascii=False, indent=indent)
+        return json.dumps(
+            value,
+            ensure_ascii=ensure_ascii,
+            indent=indent,
+            separators=separators,
+            sort_keys=sort_keys,
+        )
+
+    class Generation(Extension):
+        """``{% generation %}`` marks what training counts; in a prompt it changes nothing."""
+
+        tags = {"generation"}  # noqa: RUF012 (as the base class has it)
+
+        def parse(self, parser: Parser) -> list[nodes.Node]:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
     )
     environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = refuse
@@ -52,6 +75,9 @@ def render_chat(
         return environment.from_string(template).render(
             messages=list(messages),
             add_generation_prompt=add_generation_prompt,
+            # Templates ask whether they are none, which what is undefined is not.
+            tools=None,
+            documents=None,
             **(special_tokens or {}),
         )
     except Exception as error:  # a template may fail in any way a program can

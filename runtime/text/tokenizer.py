@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ _END_TOKENS = frozenset(
 _FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
+    "special_tokens_map.json",
     "generation_config.json",
     "chat_template.jinja",
     "chat_template.json",
@@ -105,10 +107,12 @@ class Tokenizer:
         self._json = files["tokenizer.json"]
         config = _json(files, "tokenizer_config.json")
         generation = _json(files, "generation_config.json")
+        # Some models name them only in the one, some only in the other.
+        mapped = _json(files, "special_tokens_map.json")
         self._special_names = {
             key: name
             for key in ("bos_token", "eos_token", "unk_token", "pad_token")
-            if (name := _token_name(config.get(key))) is not None
+            if (name := _token_name(config.get(key)) or _token_name(mapped.get(key))) is not None
         }
         self._template = _chat_template(files, config)
         self._read_vocabulary()
@@ -229,9 +233,43 @@ class Tokenizer:
     def encode_chat(
         self, messages: Sequence[Message], *, add_generation_prompt: bool = True
     ) -> list[int]:
-        """Token ids of ``apply_chat``; the template itself says whether a BOS token leads."""
-        text = self.apply_chat(messages, add_generation_prompt=add_generation_prompt)
-        return self.encode(text, parse_special=True, add_bos=False)
+        """Token ids of ``apply_chat``; the template itself says whether a BOS token leads.
+
+        Only the markers of the template are special tokens. Where a message spells the name of one
+        it is text, of which a user may type what he likes.
+        """
+        typed = "".join(_texts(messages))
+        if not any(name in typed for name in self._markers):
+            text = self.apply_chat(messages, add_generation_prompt=add_generation_prompt)
+            return self.encode(text, parse_special=True, add_bos=False)
+        # A character that nobody uses keeps such names from being found until the text is cut.
+        seam = next(chr(c) for c in range(0xE000, 0xF8FF) if chr(c) not in typed)
+        names = "|".join(map(re.escape, sorted(self._markers, key=len, reverse=True)))
+        found = re.compile(names)
+        text = self.apply_chat(
+            _mapped(messages, lambda x: found.sub(lambda m: f"{m[0][0]}{seam}{m[0][1:]}", x)),
+            add_generation_prompt=add_generation_prompt,
+        )
+        ids: list[int] = []
+        marker = ""
+        for piece in re.split(f"({names})", text):
+            if piece in self._markers:
+                marker = piece
+                ids.append(self._markers[piece])
+            elif seam in piece:
+                ids += self.encode(piece.replace(seam, ""), add_bos=False)
+            elif piece:
+                # Behind its marker, on which white space and prefixes depend.
+                ids += self.encode(marker + piece, parse_special=True, add_bos=False)[
+                    bool(marker) :
+                ]
+        return ids
+
+    @cached_property
+    def _markers(self) -> dict[str, int]:
+        """Special tokens by the names that stand for them in text."""
+        added = self._backend.get_added_tokens_decoder()
+        return {a.content: index for index, a in added.items() if a.special and len(a.content) > 1}
 
     def segment(self, data: bytes) -> list[int] | None:
         """Tokens that spell exactly these bytes, as the tokenizer would split them in isolation.
@@ -336,6 +374,30 @@ def _split_invalid(data: bytes) -> list[tuple[str, bytes]]:
             pieces.append((data[: error.start].decode(), data[error.start : error.end]))
             data = data[error.end :]
     return pieces
+
+
+def _texts(value: object) -> Iterator[str]:
+    """All texts of a conversation but the roles."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            if key != "role":
+                yield from _texts(part)
+    elif isinstance(value, Sequence):
+        for part in value:
+            yield from _texts(part)
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """The same conversation with its texts changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {
+            key: part if key == "role" else _mapped(part, change) for key, part in value.items()
+        }
+    return [_mapped(part, change) for part in value] if isinstance(value, Sequence) else value
 
 
 def _looks_like_marker(content: str) -> bool:
