@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
+import math
 import re
 import threading
-from collections.abc import AsyncIterator, Iterator
+import weakref
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypedDict, Unpack, get_args
 
@@ -64,6 +67,7 @@ class Model:
     def __init__(self, session: Session) -> None:
         self._open_session: Session | None = session
         self._running: set[threading.Event] = set()
+        self._streams: weakref.WeakSet[Generator[Piece]] = weakref.WeakSet()
 
     def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Answer:
         """The whole answer.
@@ -93,7 +97,10 @@ class Model:
         Raises:
             See ``generate``; options are checked at once, the rest with the first piece.
         """
-        return self._pieces(self._session, prompt, _checked(options))
+        _ = self._session
+        stream = self._pieces(prompt, _checked(options))
+        self._streams.add(stream)
+        return stream
 
     def astream(self, prompt: Prompt, **options: Unpack[Options]) -> AsyncIterator[Piece]:
         """The same for asyncio: the answer is made on a thread, the event loop stays free.
@@ -106,7 +113,8 @@ class Model:
         Raises:
             See ``stream``.
         """
-        return self._pieces_asynchronously(self._session, prompt, _checked(options))
+        _ = self._session
+        return self._pieces_asynchronously(prompt, _checked(options))
 
     def cancel(self) -> None:
         """End the answers under way, from any thread: their finish reason is "cancelled"."""
@@ -129,19 +137,31 @@ class Model:
         """End the answers under way, keep what was learned, and give the memory back.
 
         Raises:
-            OmniDraftError: what was learned cannot be written. The model is closed all the same.
+            OmniDraftError: what was learned cannot be written, or somebody else is using the
+                models that are to learn. It may be called again.
         """
-        session, self._open_session = self._open_session, None
+        session = self._open_session
         if session is None:
             return
         self.cancel()
+        for stream in list(self._streams):
+            # One that runs in another thread ends by being cancelled.
+            if inspect.getgeneratorstate(stream) == inspect.GEN_SUSPENDED:
+                with contextlib.suppress(ValueError):
+                    stream.close()
         session.close()
+        self._open_session = None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.close()
+        except OmniDraftError as error:
+            if kind is None:
+                raise
+            log.warning("closing: %s", error)  # what went wrong before matters more
 
     @property
     def _session(self) -> Session:
@@ -158,15 +178,14 @@ class Model:
         finally:
             self._running.discard(cancelled)
 
-    def _pieces(
-        self, session: Session, prompt: Prompt, options: GenerationOptions
-    ) -> Iterator[Piece]:
+    def _pieces(self, prompt: Prompt, options: GenerationOptions) -> Generator[Piece]:
         with self._cancellable() as cancelled:
-            yield from session.stream(prompt, options, cancelled=cancelled)
+            yield from self._session.stream(prompt, options, cancelled=cancelled)
 
     async def _pieces_asynchronously(
-        self, session: Session, prompt: Prompt, options: GenerationOptions
+        self, prompt: Prompt, options: GenerationOptions
     ) -> AsyncIterator[Piece]:
+        session = self._session
         loop = asyncio.get_running_loop()
         pieces: asyncio.Queue[Piece | None] = asyncio.Queue()
 
@@ -174,13 +193,19 @@ class Model:
 
         with self._cancellable() as cancelled:
 
+            def tell(piece: Piece | None) -> None:
+                try:
+                    loop.call_soon_threadsafe(pieces.put_nowait, piece)
+                except RuntimeError:  # the loop is closed, and nobody listens any more
+                    cancelled.set()
+
             def work() -> None:
                 try:
                     for piece in session.stream(prompt, options, cancelled=cancelled):
-                        loop.call_soon_threadsafe(pieces.put_nowait, piece)
+                        tell(piece)
                 except BaseException as error:
                     failure.append(error)
-                loop.call_soon_threadsafe(pieces.put_nowait, None)
+                tell(None)
 
             # A thread of its own: those of the loop's pool may all be waiting for this answer.
             thread = threading.Thread(target=work, name="omnidraft answer", daemon=True)
@@ -190,7 +215,8 @@ class Model:
                     yield piece
             finally:
                 cancelled.set()
-                await asyncio.shield(asyncio.to_thread(thread.join))
+                if not loop.is_closed():
+                    await asyncio.shield(asyncio.to_thread(thread.join))
         if failure:
             raise failure[0]
 
@@ -239,6 +265,13 @@ def load(
         )
     if engine is not None and engine not in (engines := get_args(Engine)):
         raise OptionError(f"engine must be one of {', '.join(engines)}, not {engine!r}")
+    if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait < math.inf:
+        raise OptionError(f"wait must be a number of seconds from 0 on, not {wait!r}")
+    if adapter is not None and not isinstance(adapter, str):
+        raise OptionError(f"adapter must be a name, not {adapter!r}")
+    for name, place in (("target", target), ("drafter", drafter or "default")):
+        if not isinstance(place, str | Path):
+            raise OptionError(f"{name} must be a name or a path, not {place!r}")
     for name, value, least in (("threads", threads, 1), ("context", context, 2)):
         if value is not None and (type(value) is not int or value < least):
             raise OptionError(f"{name} must be a whole number from {least} on, not {value!r}")

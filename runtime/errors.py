@@ -17,6 +17,10 @@ class ModelInUseError(OmniDraftError):
     """A model is in the middle of another answer."""
 
 
+class CancelledError(OmniDraftError):
+    """An answer was cancelled while it waited for its turn."""
+
+
 class ModelNotFoundError(OmniDraftError):
     """No model has that name or path, or it cannot be fetched here."""
 

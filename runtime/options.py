@@ -25,7 +25,8 @@ class GenerationOptions:
         max_new_tokens: at most so many tokens.
         sampling: temperature 0 (the default) is greedy.
         verification: how sampled proposals are verified; greedy needs no choice.
-        seed: makes a sampled answer repeatable.
+        seed: makes a sampled answer repeatable: with the same models, adapter and options it is
+            the same, whatever was asked before. It starts from an empty n-gram cache.
         draft_length: draft tokens per round; 0 decodes plainly; "auto": as many as pay for
             themselves, see ``CostAware``. That depends on measured times, so a sampled answer with
             a seed, which is to be repeatable, takes a fixed length instead.
@@ -75,16 +76,20 @@ def sampling_parameters(
     Raises:
         OptionError: a value is of another type or out of its range; it names the option.
     """
+    numbers = {
+        "temperature": temperature,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+    }
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise OptionError(f"{name} must be a number, not {value!r}")
+    _check_whole("top_k", top_k, 0, 2**31 - 1)
     try:
         return SamplingParameters(temperature, top_k, top_p, min_p, repetition_penalty)
     except ValueError as error:
         raise OptionError(str(error)) from error
-    except TypeError as error:
-        raise OptionError(
-            "temperature, top_p, min_p and repetition_penalty must be numbers and top_k a whole "
-            f"number, not {temperature!r}, {top_p!r}, {min_p!r}, {repetition_penalty!r} and "
-            f"{top_k!r}"
-        ) from error
 
 
 def read_draft_length(text: str) -> DraftLength:

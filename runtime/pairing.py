@@ -55,7 +55,7 @@ class Pairing:
         self._target = target
         self._policies: dict[tuple[float, bool], CostAware] = {}
         self._ngram_file: Path | None = None
-        pair = VocabularyPair(
+        self._pair = pair = VocabularyPair(
             native_vocabulary(drafter.tokenizer, drafter.model.vocab_size),
             native_vocabulary(target.tokenizer, target.model.vocab_size),
             rule,
@@ -81,7 +81,8 @@ class Pairing:
         bos = tokenizer.bos_id if tokenizer.add_bos else None
         return Drafting(
             self.drafter.model,
-            self.cache,
+            # What earlier answers taught changes what is drawn, and so which tokens a seed gives.
+            NgramCache(self._pair) if options.repeatable else self.cache,
             self._speller,
             begin=() if bos is None else (bos,),
             policy=self._policy(options),

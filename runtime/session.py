@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from omnidraft._native import Lookup, MappingRule, NgramCache, Origin
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
 from omnidraft.runtime.decoding.lease import DEFAULT_WAIT, Lease
-from omnidraft.runtime.errors import OmniDraftError, OptionError
+from omnidraft.runtime.errors import CancelledError, OmniDraftError, OptionError
 from omnidraft.runtime.models import LoadedModel
 from omnidraft.runtime.models.cache import cache_folder
 from omnidraft.runtime.options import GenerationOptions
@@ -155,11 +155,12 @@ class Session:
             tokens = self._encode_sequence(prompt)
         width = self.target.model.vocab_size
         if unknown := sorted({token for token in tokens if not 0 <= token < width}):
-            known = range(len(tokenizer.tokens))
-            names = ", ".join(
-                repr(tokenizer.tokens[token]) if token in known else f"token id {token}"
-                for token in unknown[:3]
-            )
+            if not isinstance(prompt, str):
+                raise OmniDraftError(
+                    f"the prompt holds the token id {unknown[0]}, and the model's vocabulary ends "
+                    f"at {width} tokens, which begin with 0"
+                )
+            names = ", ".join(repr(tokenizer.tokens[token]) for token in unknown[:3])
             raise OmniDraftError(
                 f"the prompt holds {names}, which the tokenizer knows and the model does not: its "
                 f"vocabulary ends at {width} tokens. Leave it out of the prompt, or put the "
@@ -170,6 +171,11 @@ class Session:
     def _encode_sequence(self, prompt: Sequence[Message] | Sequence[int]) -> list[int]:
         tokens: list[int] = []
         messages: list[Message] = []
+        if isinstance(prompt, bytes | bytearray) or not isinstance(prompt, Sequence):
+            raise OptionError(
+                "a prompt must be a text, a list of messages or a list of token ids, not "
+                f"{prompt!r}"
+            )
         for each in prompt:
             if isinstance(each, int) and not isinstance(each, bool):
                 tokens.append(each)
@@ -206,8 +212,11 @@ class Session:
             ModelInUseError: another answer did not end in time: see ``Lease``.
             ContextOverflowError, OmniDraftError: see ``SpeculativeDecoder.generate``.
         """
-        with self._answering(options or GenerationOptions(), cancelled) as answering:
-            yield from answering(prompt)
+        try:
+            with self._answering(options or GenerationOptions(), cancelled) as answering:
+                yield from answering(prompt)
+        except CancelledError:
+            return
 
     def generate(
         self,
@@ -221,8 +230,11 @@ class Session:
         Raises:
             ModelInUseError, ContextOverflowError, OmniDraftError: see ``stream``.
         """
-        with self._answering(options or GenerationOptions(), cancelled) as answering:
-            pieces = list(answering(prompt))
+        try:
+            with self._answering(options or GenerationOptions(), cancelled) as answering:
+                pieces = list(answering(prompt))
+        except CancelledError:  # while it waited for its turn
+            return Answer("", [], "cancelled", Statistics())
         decoder = answering.decoder
         return Answer(
             "".join(piece.text for piece in pieces),
@@ -251,13 +263,13 @@ class Session:
         Raises:
             ModelInUseError, OmniDraftError: see ``save``.
         """
-        with self._lease():
-            if self.learner is not None:
+        if self.learner is not None:
+            with self._lease():
                 self.learner.close()
 
-    def _lease(self) -> Lease:
+    def _lease(self, cancelled: threading.Event | None = None) -> Lease:
         models = [self.target, *([self.drafter] if self.drafter else [])]
-        return Lease([each.model for each in models], self._wait)
+        return Lease([each.model for each in models], self._wait, cancelled)
 
     @contextlib.contextmanager
     def _answering(
@@ -265,7 +277,7 @@ class Session:
     ) -> Iterator[_Answering]:
         """Hold the models for one answer, and learn from it when it was made to its end."""
         learner = self.learner
-        with self._lease() as lease:
+        with self._lease(cancelled) as lease:
             try:
                 if self._pairing:
                     self._pairing.begin()

@@ -86,13 +86,39 @@ def test_a_prompt_that_is_none_of_these(model: Model, prompt: Any) -> None:
         model.generate(prompt, max_new_tokens=2)
 
 
+@pytest.mark.parametrize("prompt", [b"abc", bytearray(b"a"), None, 5, {"role": "user"}, 1.5])
+def test_a_prompt_of_another_kind_is_refused(model: Model, prompt: Any) -> None:
+    for call in (model.generate, model.encode):
+        with pytest.raises(OptionError, match="a prompt must be"):
+            call(prompt)
+
+
+@pytest.mark.parametrize("draft_length", ["auto", 4, 0])
+@pytest.mark.parametrize("temperature", [0.5, 1.5])
+def test_a_seed_repeats_whatever_was_asked_before(
+    folders: tuple[Path, Path], temperature: float, draft_length: Any
+) -> None:
+    options: Any = {
+        "max_new_tokens": 40,
+        "temperature": temperature,
+        "seed": 7,
+        "draft_length": draft_length,
+    }
+    with omnidraft.load(folders[0], folders[1], threads=1) as model:
+        first = model.generate(PROMPTS[0], **options).token_ids
+        for _ in range(3):
+            model.generate(PROMPTS[1], max_new_tokens=40, temperature=1.0)
+            assert model.generate(PROMPTS[0], **options).token_ids == first
+        assert model.generate(PROMPTS[0], **options | {"seed": 8}).token_ids != first
+
+
 @pytest.mark.parametrize(
     ("option", "values"),
     [
         ("max_new_tokens", [-4, 0, 1.5, "12", None, True]),
         ("draft_length", [99, -1, "4", 2.0, None]),
         ("draft_confidence", [-0.1, 1.1, "x", None, float("nan")]),
-        ("temperature", [-1, float("nan"), "hot", None]),
+        ("temperature", [-1, float("nan"), "hot", None, True]),
         ("top_k", [-1, 1.5, "x"]),
         ("top_p", [0, 1.5, "x"]),
         ("min_p", [-0.1, 1.1]),
@@ -127,6 +153,12 @@ def test_wrong_options_are_refused_by_name_before_anything_is_computed(
         ({"learn": True}, "adapter"),
         ({"adapter": "x", "drafter": None}, "adapter"),
         ({"engine": "steam"}, "engine"),
+        ({"threads": 10**6}, "threads must be at most"),
+        ({"wait": "long"}, "wait"),
+        ({"wait": -1}, "wait"),
+        ({"wait": float("nan")}, "wait"),
+        ({"adapter": 5}, "adapter"),
+        ({"drafter": 5}, "drafter"),
     ],
 )
 def test_wrong_options_of_loading(
@@ -190,6 +222,58 @@ def test_streaming_for_asyncio(model: Model) -> None:
 
     asyncio.run(all_of_them())
     assert model.generate(PROMPTS[1], max_new_tokens=10).token_ids == expected.token_ids
+
+
+def test_what_waits_can_be_cancelled(model: Model) -> None:
+    """At once, not when its turn has come."""
+    stream = model.stream(PROMPTS[0], max_new_tokens=400)
+    next(stream)
+
+    async def wait_and_go() -> None:
+        task = asyncio.create_task(anext(model.astream(PROMPTS[1])))  # type: ignore[arg-type]
+        await asyncio.sleep(0.1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(wait_and_go())
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(model.generate, PROMPTS[1])
+        while len(model._running) < 2:
+            pass
+        model.cancel()
+        answer = waiting.result()
+    assert answer.finish_reason == "cancelled" and answer.token_ids == []
+    stream.close()
+
+
+def test_a_loop_that_is_closed_ends_its_answers_quietly(
+    model: Model, capfd: pytest.CaptureFixture[str]
+) -> None:
+    loop = asyncio.new_event_loop()
+    pieces = model.astream(PROMPTS[0], max_new_tokens=400)
+    loop.run_until_complete(anext(pieces))
+    loop.close()
+    assert len(model.generate(PROMPTS[1], max_new_tokens=4).token_ids) == 4
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_closing_ends_what_is_under_way(folders: tuple[Path, Path]) -> None:
+    with pytest.raises(KeyError, match="mine"), omnidraft.load(*folders, threads=1) as model:
+        paused = model.stream(PROMPTS[0])
+        next(paused)
+        raise KeyError("mine")
+    assert list(paused) == []
+    model = omnidraft.load(*folders, threads=1)
+    paused, fresh = model.stream(PROMPTS[0]), model.stream(PROMPTS[1])
+    next(paused)
+    thread = threading.Thread(target=model.close)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive() and list(paused) == []
+    with pytest.raises(OmniDraftError, match="closed"):
+        list(fresh)
+    model.close()
 
 
 def test_closing(folders: tuple[Path, Path]) -> None:

@@ -20,6 +20,7 @@ from hub import stand_in_hub
 from tiny import write_target
 
 import omnidraft.runtime.models.resolve as resolving
+from omnidraft.runtime.doctor import examine
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.models import fetch, load_model
 from omnidraft.runtime.models.cache import list_models
@@ -291,3 +292,30 @@ def test_pinned_packages_are_complete() -> None:
         for digest in (model.gguf_sha256, *(p.wheel_sha256 for p in model.packages)):
             assert len(digest) == 64
     assert fetch.CONNECTION_TIMEOUT < fetch.DOWNLOAD_TIMEOUT
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"context_length": 0},
+        {"context_length": "512"},
+        {"vocab_size": -5},
+        {"max_threads": -1},
+        {"max_threads": "x"},
+        {"invariance": []},
+        {"files": {}},
+        {"files": []},
+        {"files": {"model.onnx": {"size": "x", "sha256": ""}}},
+        {"extra": 7},
+        {"quantization": None},
+    ],
+    ids=repr,
+)
+def test_a_manifest_that_no_conversion_wrote(checkpoint: Path, changes: dict[str, Any]) -> None:
+    path = resolve(str(checkpoint))
+    manifest = path / MANIFEST_FILE
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | changes))
+    with pytest.raises(DamagedFileError, match="damaged"):
+        load_model(str(path))
+    list_models()
+    examine()

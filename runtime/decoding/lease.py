@@ -13,10 +13,12 @@ from time import monotonic
 from typing import Self
 
 from omnidraft.runtime.engines.model import CausalModel
-from omnidraft.runtime.errors import ModelInUseError, OmniDraftError
+from omnidraft.runtime.errors import CancelledError, ModelInUseError, OmniDraftError
 
 DEFAULT_WAIT = 60.0
 """Seconds that an answer waits for another one to end."""
+_LOOK = 0.05
+"""Seconds after which one that waits looks whether it was cancelled."""
 
 
 class _Lock:
@@ -49,12 +51,18 @@ class Lease:
     Args:
         models: each once.
         wait: seconds to wait for others to give them back; 0: not at all.
+        cancelled: ends the waiting once it is set.
 
     Raises:
         OmniDraftError: a model is named twice.
     """
 
-    def __init__(self, models: Sequence[CausalModel], wait: float = DEFAULT_WAIT) -> None:
+    def __init__(
+        self,
+        models: Sequence[CausalModel],
+        wait: float = DEFAULT_WAIT,
+        cancelled: threading.Event | None = None,
+    ) -> None:
         if len({id(model) for model in models}) < len(models):
             raise OmniDraftError(
                 "target and drafter are one loaded model, which holds one sequence: load it twice"
@@ -62,12 +70,14 @@ class Lease:
         # Always in one order, so that no two wait for each other.
         self._locks = [_lock_of(model) for model in sorted(models, key=id)]
         self._wait = wait
+        self._cancelled = cancelled or threading.Event()
         self._depth = 0
 
     def __enter__(self) -> Self:
         """Wait for the models.
 
         Raises:
+            CancelledError: it was cancelled meanwhile.
             ModelInUseError: they were not given back in time; or this very thread holds them, by a
                 stream that was neither read to its end nor closed, and would wait for itself.
         """
@@ -98,12 +108,17 @@ class Lease:
                             "the model is in the middle of another answer in this thread; read "
                             "its stream to the end or close it first, or load the model once more"
                         )
-                    if not lock.lock.acquire(timeout=max(0.0, deadline - monotonic())):
-                        raise ModelInUseError(
-                            f"the model is in use: another answer did not end within "
-                            f"{self._wait:g} s. Try again later, close streams that nobody reads, "
-                            "or load the model once more"
-                        )
+                    while not lock.lock.acquire(
+                        timeout=min(_LOOK, max(0.0, deadline - monotonic()))
+                    ):
+                        if self._cancelled.is_set():
+                            raise CancelledError("cancelled while another answer was made")
+                        if monotonic() >= deadline:
+                            raise ModelInUseError(
+                                "the model is in use: another answer did not end within "
+                                f"{self._wait:g} s. Try again later, close streams that nobody "
+                                "reads, or load the model once more"
+                            )
                 held.append(lock)
         except BaseException:
             self._release(held)

@@ -17,8 +17,12 @@ from omnidraft.runtime.models.cache import cache_folder
 from omnidraft.runtime.models.catalogue import DEFAULT_QUANTIZATION, Quantization
 from omnidraft.runtime.models.progress import Progress, by_stage, silent
 from omnidraft.runtime.models.resolve import resolve, resolve_checkpoint
+from omnidraft.runtime.processor import usable_cores
 from omnidraft.runtime.storage.manifest import MANIFEST_FILE, Manifest
 from omnidraft.runtime.text.tokenizer import Tokenizer
+
+_MOST_THREADS = 16
+"""Threads that are allowed on a machine with fewer cores."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,14 @@ def load_model(
         ModelNotFoundError: no such model, or it cannot be fetched here.
         DamagedFileError: a file is damaged; the message says how to mend it.
         MissingDependencyError: the engine needs an optional package.
-        OptionError: the model's context is shorter than ``context``, or the engine takes none.
+        OptionError: more threads than this machine can use; the model's context is shorter than
+            ``context``, or the engine takes none.
     """
+    if threads > (most := max(_MOST_THREADS, usable_cores() or 1)):
+        raise OptionError(
+            f"threads must be at most {most} here, not {threads}: more than there are cores wait "
+            "for each other"
+        )
     if engine == "transformers":
         path = resolve_checkpoint(name, progress=progress)
     else:

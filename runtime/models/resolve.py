@@ -60,6 +60,8 @@ class _Plan:
 
 
 def _plan(name: str) -> _Plan:
+    if not name:
+        raise ModelNotFoundError("a model needs a name, and this one is empty")
     if name in PACKAGED_MODELS:
         model = PACKAGED_MODELS[name]
 

@@ -85,9 +85,31 @@ class Manifest:
                     f"{path} has schema version {values['schema_version']}, this program reads "
                     f"{SCHEMA_VERSION}. Convert the model again."
                 )
-            return cls(**values)
+            manifest = cls(**values)
+            manifest._check()
+            return manifest
         except (ValueError, RecursionError, KeyError, TypeError) as error:
             raise DamagedFileError(f"{path} is damaged: {error!r}. Convert it again.") from error
+
+    def _check(self) -> None:
+        """Refuse what no conversion writes."""
+        counts = ("layers", "hidden_size", "heads", "kv_heads", "head_size", "vocab_size")
+        limits = ("max_threads",) if self.max_threads is not None else ()
+        for name in (*counts, "context_length", *limits):
+            value = getattr(self, name)
+            if type(value) is not int or not 1 <= value < 2**31:
+                raise ValueError(f"{name} is {value!r}")
+        for name in ("architecture", "quantization", "source_sha256"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(f"{name} is {getattr(self, name)!r}")
+        for name in ("invariance", "files", "extra"):
+            if not isinstance(getattr(self, name), dict):
+                raise ValueError(f"{name} is {getattr(self, name)!r}")
+        if not self.files:
+            raise ValueError("it names no files")
+        for name, entry in self.files.items():
+            if type(entry["size"]) is not int or not isinstance(entry["sha256"], str):
+                raise ValueError(f"{name} has the entry {entry!r}")
 
     def verify(self, folder: Path, *, checksums: bool = False) -> None:
         """Compare the folder's files with the manifest: their sizes, on request their sha256.
