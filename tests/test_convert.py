@@ -26,7 +26,12 @@ from omnidraft.export.graphs.quantize import (
 from omnidraft.runtime.engines.model import CausalModel
 from omnidraft.runtime.engines.onnx import OnnxModel
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
-from omnidraft.runtime.storage.manifest import MANIFEST_FILE, Manifest, is_outdated
+from omnidraft.runtime.storage.manifest import (
+    MANIFEST_FILE,
+    Manifest,
+    describe_files,
+    is_outdated,
+)
 
 gguf = pytest.importorskip("gguf")
 
@@ -342,7 +347,7 @@ def test_factors_of_channels_change_nothing(tmp_path: Path, config: dict[str, An
         lambda stage, done, total: None,
         random_factors(config),
     )
-    replace(manifest, files={}).save(tmp_path / "evened")
+    replace(manifest, files=describe_files(tmp_path / "evened")).save(tmp_path / "evened")
     found = logits(tmp_path / "evened")
     assert not np.array_equal(found, expected)  # the factors were used
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
