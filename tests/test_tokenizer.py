@@ -246,8 +246,20 @@ def test_text_stream_holds_back_incomplete_characters() -> None:
     assert stream.finish() == "\ufffd"
 
 
-def _write_gguf(path: Path, model: str, state: dict[str, Any], pre: str, **fields: Any) -> None:
-    """A GGUF file with nothing but the tokenizer of a tokenizer.json."""
+def _write_gguf(
+    path: Path,
+    model: str,
+    state: dict[str, Any],
+    pre: str | None,
+    *,
+    change: dict[str, Any] | None = None,
+    **fields: Any,
+) -> None:
+    """A GGUF file with nothing but the tokenizer of a tokenizer.json.
+
+    Args:
+        change: further metadata, or other values; None leaves a field out.
+    """
     vocab = dict(state["model"]["vocab"])
     vocab |= {added["content"]: added["id"] for added in state["added_tokens"]}
     special = {added["id"]: added["special"] for added in state["added_tokens"]}
@@ -261,7 +273,8 @@ def _write_gguf(path: Path, model: str, state: dict[str, Any], pre: str, **field
     ]
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_tokenizer_model(model)
-    writer.add_tokenizer_pre(pre)
+    if pre is not None:
+        writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens)
     writer.add_token_types(types)
     if model == "gpt2":
@@ -275,6 +288,12 @@ def _write_gguf(path: Path, model: str, state: dict[str, Any], pre: str, **field
         writer.add_token_scores([-float(ranks.get(token, 10**6)) for token in tokens])
     for key, value in fields.items():
         getattr(writer, f"add_{key}")(value)
+    for key, value in (change or {}).items():
+        writer.kv_data[0].pop(key, None)
+        if value is None:
+            continue
+        kinds = {str: "string", int: "int32", float: "float32", list: "array"}
+        getattr(writer, f"add_{kinds[type(value)]}")(key, value)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
@@ -337,6 +356,60 @@ def test_gguf_with_an_unknown_tokenizer(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.gguf"
     _write_gguf(path, "gpt2", state, "of-the-future")
     with pytest.raises(OmniDraftError, match="of-the-future"):
+        Tokenizer.load(path)
+
+
+@pytest.mark.parametrize(
+    ("pre", "digits"), [("deepseek-coder", 4), ("deepseek-llm", 1), ("falcon3", 2)]
+)
+def test_gguf_splits_digits_as_its_tokenizer_does(tmp_path: Path, pre: str, digits: int) -> None:
+    state = json.loads(_byte_level().to_str())
+    words = [("1", "2"), ("12", "3"), ("123", "4")]
+    size = len(state["model"]["vocab"]) + len(state["added_tokens"])
+    state["model"]["vocab"] |= {a + b: size + i for i, (a, b) in enumerate(words)}
+    state["model"]["merges"] += [list(pair) for pair in words]
+    _write_gguf(tmp_path / "tokenizer.gguf", "gpt2", state, pre)
+    assert len(Tokenizer.load(tmp_path / "tokenizer.gguf").encode("1234", add_bos=False)) == digits
+
+
+@pytest.mark.parametrize("pre", ["default", None])
+def test_gguf_that_does_not_say_how_text_is_split(tmp_path: Path, pre: str | None) -> None:
+    state = json.loads(_byte_level().to_str())
+    path = tmp_path / "tokenizer.gguf"
+    _write_gguf(path, "gpt2", state, pre)
+    with pytest.warns(UserWarning, match="tokenizer.ggml.pre"):
+        tokenizer = Tokenizer.load(path)
+    assert tokenizer.decode(tokenizer.encode("a 12 b.", add_bos=False)) == "a 12 b."
+
+
+ODD_FIELDS: list[tuple[str, str, Any]] = [
+    ("llama", "scores", None),
+    ("llama", "scores", [0.5, 1.0]),
+    ("llama", "scores", "high"),
+    ("llama", "token_type", [1]),
+    ("llama", "token_type", ["normal"] * 400),
+    ("llama", "tokens", [1, 2, 3]),
+    ("llama", "eos_token_id", "two"),
+    ("llama", "bos_token_id", 1.5),
+    ("llama", "unknown_token_id", [0]),
+    ("llama", "add_bos_token", "yes"),
+    ("llama", "add_space_prefix", 1.0),
+    ("gpt2", "token_type", [1] * 10),
+    ("gpt2", "merges", ["a b", "ab"]),
+    ("gpt2", "merges", [1, 2]),
+    ("gpt2", "pre", 3),
+    ("gpt2", "model", 3),
+]
+
+
+@pytest.mark.parametrize(("model", "field", "value"), ODD_FIELDS)
+def test_gguf_fields_of_another_kind_are_named(
+    tmp_path: Path, model: str, field: str, value: Any
+) -> None:
+    state = json.loads((_byte_level() if model == "gpt2" else _sentencepiece()).to_str())
+    path = tmp_path / "tokenizer.gguf"
+    _write_gguf(path, model, state, "gpt-2", change={f"tokenizer.ggml.{field}": value})
+    with pytest.raises(DamagedFileError, match=rf"tokenizer\.ggml\.{field}\b"):
         Tokenizer.load(path)
 
 

@@ -43,7 +43,7 @@ def read_gguf_metadata(path: Path, prefix: str = "") -> dict[str, Any]:
             if data[:4] != b"GGUF":
                 raise ValueError("its first bytes are not 'GGUF'")
             return {key: value for key, value in _entries(data) if key.startswith(prefix)}
-    except (ValueError, struct.error, KeyError) as error:
+    except (ValueError, struct.error, KeyError, RecursionError) as error:
         raise DamagedFileError(
             f"{path} is not a readable GGUF file ({error}). Fetch or copy it again."
         ) from error

@@ -4,53 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
 from omnidraft.runtime.text.gguf_metadata import read_gguf_metadata
+from omnidraft.runtime.text.gguf_splits import PRE_TOKENIZERS, PreTokenizer
 
 # Values of tokenizer.ggml.token_type.
 _CONTROL, _USER_DEFINED, _UNUSED, _UNKNOWN = 3, 4, 5, 2
-
-_CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_TAIL = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_WORD_START = r"[^\r\n\p{L}\p{N}]?"
-_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_LLAMA3 = rf"{_CONTRACTIONS}|{_WORD_START}\p{{L}}+|\p{{N}}{{1,3}}|{_TAIL}"
-_QWEN2 = rf"{_CONTRACTIONS}|{_WORD_START}\p{{L}}+|\p{{N}}|{_TAIL}"
-_QWEN35 = (
-    rf"{_CONTRACTIONS}|{_WORD_START}[\p{{L}}\p{{M}}]+|\p{{N}}"
-    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_CASED_TAIL = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_TEKKEN = rf"{_WORD_START}{_UPPER}*{_LOWER}+|{_WORD_START}{_UPPER}+{_LOWER}*|\p{{N}}|{_CASED_TAIL}"
-_GPT4O = (
-    rf"{_WORD_START}{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|{_WORD_START}{_UPPER}+{_LOWER}*"
-    rf"{_CONTRACTIONS}?|\p{{N}}{{1,3}}|{_CASED_TAIL}"
-)
-_DEEPSEEK_V3 = (
-    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
-    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-# tokenizer.ggml.pre → the regular expressions that split text before BPE, one after the other.
-_SPLITS: dict[str, list[str]] = {
-    name: expressions
-    for names, expressions in (
-        ("gpt-2 mpt olmo jais trillion granite-docling", [_GPT2]),
-        ("smollm starcoder refact command-r codeshell exaone minerva-7b", [r"\p{N}", _GPT2]),
-        ("llama3 llama-v3 llama-bpe dbrx smaug-bpe", [_LLAMA3]),
-        ("qwen2 stablelm2 hunyuan deepseek-r1-qwen megrez", [_QWEN2]),
-        ("qwen35", [_QWEN35]),
-        ("tekken", [_TEKKEN]),
-        ("gpt-4o llama4", [_GPT4O]),
-        ("deepseek-v3", [r"\p{N}{1,3}", "[一-龥\u3040-\u309f\u30a0-\u30ff]+", _DEEPSEEK_V3]),
-    )
-    for name in names.split()
-}
-_IGNORE_MERGES = {"llama3", "llama-v3", "llama-bpe", "tekken", "gpt-4o", "llama4"}
-_NFC = {"qwen2", "qwen35"}
 
 
 def tokenizer_files_from_gguf(path: Path) -> dict[str, bytes]:
@@ -61,16 +24,20 @@ def tokenizer_files_from_gguf(path: Path) -> dict[str, bytes]:
         ``generation_config.json`` (end-of-turn ids) and, if there is one, ``chat_template.jinja``.
 
     Raises:
-        DamagedFileError: not a readable GGUF file, or one without a tokenizer.
+        DamagedFileError: not a readable GGUF file, one without a tokenizer, or one whose field is
+            missing, too short or of another kind; it is named.
         OmniDraftError: a tokenizer of a kind that is not known here.
     """
     metadata = _read_metadata(path)
     tokens: list[str] = metadata["tokens"]
-    types: list[int] = metadata.get("token_type") or [1] * len(tokens)
+    types: list[int] = metadata.get("token_type", [1] * len(tokens))
     model = metadata.get("model")
-    if model == "gpt2":
-        tokenizer = _byte_level(path, metadata, tokens, types)
+    split = _pre_tokenizer(path, metadata) if model == "gpt2" else None
+    if split is not None:
+        tokenizer = _byte_level(split, metadata, tokens, types)
     elif model == "llama":
+        if "scores" not in metadata:
+            raise _damaged(path, "scores", "is missing")
         tokenizer = _sentencepiece(metadata, tokens, types)
     else:
         raise OmniDraftError(
@@ -83,7 +50,7 @@ def tokenizer_files_from_gguf(path: Path) -> dict[str, bytes]:
         return tokens[index] if index is not None and 0 <= index < len(tokens) else None
 
     # A GGUF that does not say gets what llama.cpp would do.
-    implied_bos = model == "llama" or metadata.get("pre") in {"llama3", "llama-v3", "llama-bpe"}
+    implied_bos = split is None or split.begins
     config = {
         "bos_token": name("bos"),
         "eos_token": name("eos"),
@@ -102,6 +69,16 @@ def tokenizer_files_from_gguf(path: Path) -> dict[str, bytes]:
     return files
 
 
+# What the fields that are read here must be; those that are lists have an entry for every token.
+_TEXTS = ("model", "pre", "chat_template")
+_FLAGS = ("add_bos_token", "add_space_prefix")
+_LISTS: dict[str, tuple[type, ...]] = {
+    "tokens": (str,),
+    "token_type": (int,),
+    "scores": (float, int),
+}
+
+
 def _read_metadata(path: Path) -> dict[str, Any]:
     prefix = "tokenizer."
     metadata = {
@@ -110,7 +87,59 @@ def _read_metadata(path: Path) -> dict[str, Any]:
     }
     if "tokens" not in metadata:
         raise DamagedFileError(f"{path} holds no tokenizer. Use another GGUF of this model.")
+    for key, value in metadata.items():
+        if key in _TEXTS and not isinstance(value, str):
+            raise _damaged(path, key, f"is no text: {value!r:.60}")
+        if key in _FLAGS and not isinstance(value, bool):
+            raise _damaged(path, key, f"is neither true nor false: {value!r:.60}")
+        if key.endswith("_token_id") and type(value) is not int:
+            raise _damaged(path, key, f"is no number of a token: {value!r:.60}")
+    for key, kinds in _LISTS.items():
+        _check_list(path, metadata, key, kinds, len(metadata["tokens"]))
+    _check_list(path, metadata, "merges", (str,))
+    for merge in metadata.get("merges", ()):
+        if merge.count(" ") != 1:
+            raise _damaged(path, "merges", f"holds {merge!r}, not two tokens")
     return metadata
+
+
+def _check_list(
+    path: Path,
+    metadata: dict[str, Any],
+    key: str,
+    kinds: tuple[type, ...],
+    length: int | None = None,
+) -> None:
+    values = metadata.get(key, [])
+    if not isinstance(values, list):
+        raise _damaged(path, key, f"is no list: {values!r:.60}")
+    odd = next((value for value in values if type(value) not in kinds), None)
+    if odd is not None:
+        raise _damaged(path, key, f"holds {odd!r:.60}, not {kinds[0].__name__}")
+    if length is not None and key in metadata and len(values) != length:
+        raise _damaged(path, key, f"has {len(values):,} entries for {length:,} tokens")
+
+
+def _damaged(path: Path, key: str, what: str) -> DamagedFileError:
+    name = key if key == "chat_template" else f"ggml.{key}"
+    return DamagedFileError(f"{path}: tokenizer.{name} {what}. Use another GGUF of this model.")
+
+
+def _pre_tokenizer(path: Path, metadata: dict[str, Any]) -> PreTokenizer:
+    kind = metadata.get("pre", "default")
+    if kind not in PRE_TOKENIZERS:
+        raise OmniDraftError(
+            f"{path.name}: the pre-tokenizer {kind!r} is not known here (known: "
+            f"{', '.join(sorted(PRE_TOKENIZERS))}). Use the model's Hugging Face folder instead."
+        )
+    found = PRE_TOKENIZERS[kind]
+    if found.guessed:
+        warnings.warn(
+            f"{path.name} does not say how its tokenizer splits text (tokenizer.ggml.pre), so that "
+            "is a guess, and answers may be worse. Use a newer GGUF of this model",
+            stacklevel=2,
+        )
+    return found
 
 
 def _added(tokens: list[str], ids: list[int], types: list[int]) -> list[dict[str, Any]]:
@@ -133,14 +162,8 @@ def _bpe(vocab: dict[str, int], merges: list[list[str]], **options: Any) -> dict
 
 
 def _byte_level(
-    path: Path, metadata: dict[str, Any], tokens: list[str], types: list[int]
+    split: PreTokenizer, metadata: dict[str, Any], tokens: list[str], types: list[int]
 ) -> dict[str, Any]:
-    kind = metadata.get("pre", "gpt-2")
-    if kind not in _SPLITS:
-        raise OmniDraftError(
-            f"{path.name}: the pre-tokenizer {kind!r} is not known here (known: "
-            f"{', '.join(sorted(_SPLITS))}). Use the model's Hugging Face folder instead."
-        )
     splits = [
         {
             "type": "Split",
@@ -148,7 +171,7 @@ def _byte_level(
             "behavior": "Isolated",
             "invert": False,
         }
-        for expression in _SPLITS[kind]
+        for expression in split.expressions
     ]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     added = [i for i, t in enumerate(types) if t in (_CONTROL, _USER_DEFINED, _UNKNOWN)]
@@ -160,14 +183,14 @@ def _byte_level(
         "truncation": None,
         "padding": None,
         "added_tokens": _added(tokens, added, types),
-        "normalizer": {"type": "NFC"} if kind in _NFC else None,
+        "normalizer": {"type": "NFC"} if split.composes else None,
         "pre_tokenizer": {
             "type": "Sequence",
             "pretokenizers": [*splits, {**byte_level, "use_regex": False}],
         },
         "post_processor": None,
         "decoder": {**byte_level, "use_regex": False},
-        "model": _bpe(vocab, merges, unk_token=None, ignore_merges=kind in _IGNORE_MERGES),
+        "model": _bpe(vocab, merges, unk_token=None, ignore_merges=split.whole_words),
     }
 
 
