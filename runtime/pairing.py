@@ -18,8 +18,9 @@ from omnidraft._native import (
     Vocabulary,
     VocabularyPair,
 )
+from omnidraft.runtime.decoding.cost_aware import CostAware
 from omnidraft.runtime.decoding.decoder import Drafting
-from omnidraft.runtime.decoding.draft_length import CostAware, DraftLengthPolicy, Fixed
+from omnidraft.runtime.decoding.policy import DraftLengthPolicy, Fixed
 from omnidraft.runtime.decoding.translation import Speller
 from omnidraft.runtime.engines.model import use_adapter
 from omnidraft.runtime.errors import OmniDraftError

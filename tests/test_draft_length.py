@@ -18,20 +18,13 @@ from hypothesis import strategies as st
 from toy import ToyModel, follows_the_target, plain_greedy, toy_pair
 
 from omnidraft import _native
+from omnidraft.runtime.decoding.account import ALLOWANCE, CAP, CREDIT, START
+from omnidraft.runtime.decoding.calibration import Calibration
+from omnidraft.runtime.decoding.cost_aware import CostAware
 from omnidraft.runtime.decoding.costs import SIZES, Costs, Curve, measure
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
-from omnidraft.runtime.decoding.draft_length import (
-    ALLOWANCE,
-    CAP,
-    CREDIT,
-    MAX_DRAFT,
-    START,
-    Calibration,
-    CostAware,
-    DraftLengthPolicy,
-    Fixed,
-    Outcome,
-)
+from omnidraft.runtime.decoding.policy import DraftLengthPolicy, Fixed, Outcome
+from omnidraft.runtime.decoding.stopping import MAX_DRAFT
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.options import read_draft_length
 

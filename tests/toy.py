@@ -12,7 +12,7 @@ from scipy.stats import chisquare
 
 from omnidraft import _native
 from omnidraft.runtime.decoding.decoder import Drafting
-from omnidraft.runtime.decoding.draft_length import Fixed
+from omnidraft.runtime.decoding.policy import Fixed
 from omnidraft.runtime.decoding.translation import Speller
 from omnidraft.runtime.errors import ContextOverflowError
 

@@ -1,14 +1,15 @@
-"""What a pass costs: seconds over tokens, measured on this machine, kept, and followed online.
+"""What a pass costs: seconds by tokens, measured on this machine, kept, and followed online.
 
     costs = load_costs(target, drafter)          # measures both at first use, a second or two
     costs.target(context).seconds(5)             # a pass of the target over five tokens
     costs.target(context).observe(5, 0.0132)     # what one took
     costs.save()
 
-The draft length is chosen by these (method: choosing the draft length by cost), so what matters is
-t(n) / t(1) and d / t(1). Measured times are noisy and one-sided: a low quantile of several turns is
-taken, and observations move a curve by a bounded step each, which makes it a running median rather
-than a mean.
+The draft length is chosen by these (method: choosing the draft length by cost). With t(n) the time
+of a target's pass over n tokens and d that of a draft step, only the ratios t(n) / t(1) and
+d / t(1) matter. Measured times are noisy, and hiccups make them longer, never shorter. So a low
+quantile of several turns is taken. Observations move a curve by a bounded step each, which makes it
+a running median rather than a mean.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ MEASURED_CONTEXT = 128
 BUDGET_SECONDS = 1.2
 TURNS = 7
 QUANTILE = 0.3
-# An observation moves the level of a curve by this share of its (clipped) log ratio to it, and the
-# point that it is of by a smaller one.
+# An observed pass over n tokens is compared with the curve by the log of their ratio, within ±CLIP.
+# The whole curve moves by the first share of it, and the curve's value at n by the second besides.
 LEVEL_STEP = 0.05
 POINT_STEP = 0.02
 CLIP = 0.4
@@ -88,7 +89,7 @@ class Curve:
         return self._level * (last + (tokens - self._largest) * slope)
 
     def observe(self, tokens: int, seconds: float) -> None:
-        """Take in what a pass took."""
+        """Follow a pass over so many tokens, which took ``seconds``."""
         ratio = math.log(max(seconds, 1e-9) / self.seconds(tokens))
         ratio = min(CLIP, max(-CLIP, ratio))
         self._level *= math.exp(LEVEL_STEP * ratio)

@@ -29,8 +29,8 @@ from omnidraft._native import (
     VocabularyPair,
     end_round,
 )
-from omnidraft.runtime.decoding.draft_length import DraftLengthPolicy, Fixed, Outcome
 from omnidraft.runtime.decoding.lease import Lease
+from omnidraft.runtime.decoding.policy import DraftLengthPolicy, Fixed, Outcome
 from omnidraft.runtime.decoding.translation import DraftContext, Speller
 from omnidraft.runtime.engines.model import CausalModel, HiddenStates
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError

@@ -8,8 +8,8 @@
     trainer.proven()                      # the head, once it predicts better than the confidence
 
 After SpecDec++ (arXiv 2405.19715) as OmniDraft uses it (method, section 4), on target-space
-positions, merges included. It stands where the drafter's own probability would: see
-``draft_length``.
+positions, merges included. Its score takes the place of the drafter's own
+probability in ``DraftLengthPolicy.go_on``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,127 @@
+"""How likely tokens are to be accepted, learned from past rounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from omnidraft.runtime.decoding.policy import Outcome
+
+MEMORY = 0.01
+"""Share of what was learned that is forgotten each round."""
+
+
+class Calibration:
+    """Probability of acceptance: a logistic function of one number, followed online.
+
+    Bayesian logistic regression by one Newton step for each observation. Every round a little is
+    forgotten, so that it follows drift.
+
+    Args:
+        offset, slope: of the prior. For the logit of a score, offset 0 and slope 1 take the score
+            as it is.
+        strength: of the prior, in observations.
+    """
+
+    def __init__(self, offset: float, slope: float, strength: float = 20.0) -> None:
+        self._prior = (offset, slope)
+        self._offset, self._slope = offset, slope
+        # An observation at p = 0.8 weighs 0.16; logits of scores spread over about ±2.
+        self._base = (0.16 * strength, 0.0, 0.64 * strength)
+        self._precision = self._base
+
+    def __call__(self, x: float) -> float:
+        """The probability of acceptance; rises with ``x``."""
+        return _logistic(self._offset + self._slope * x if self._slope > 0 else self._offset)
+
+    def update(self, x: float, accepted: bool) -> None:
+        """Learn from one token that was accepted or rejected."""
+        p = _logistic(self._offset + self._slope * x)
+        weight = p * (1 - p)
+        if weight < 1e-3:
+            weight = 1e-3
+        a, b, c = self._precision
+        a, b, c = a + weight, b + weight * x, c + weight * x * x
+        self._precision = (a, b, c)
+        error = accepted - p
+        determinant = a * c - b * b
+        self._offset += error * (c - b * x) / determinant
+        self._slope += error * (a * x - b) / determinant
+
+    def forget(self, share: float, *, return_to_prior: bool = False) -> None:
+        """Hold what was learned for less certain, by ``share``.
+
+        Args:
+            return_to_prior: also move back to the prior by as much. This is for a probability that
+                is observed only when it is believed to be high: a low one would otherwise stay.
+        """
+        a, b, c = self._precision
+        a += share * (self._base[0] - a)
+        b += share * (self._base[1] - b)
+        c += share * (self._base[2] - c)
+        self._precision = (a, b, c)
+        if return_to_prior:
+            # The mean of the prior and what was learned, each weighted by its precision.
+            u = share * self._base[0] * (self._prior[0] - self._offset)
+            v = share * self._base[2] * (self._prior[1] - self._slope)
+            determinant = a * c - b * b
+            self._offset += (c * u - b * v) / determinant
+            self._slope += (a * v - b * u) / determinant
+
+
+class Acceptance:
+    """What past rounds say about the acceptance of tokens drafted or looked up.
+
+    Attributes:
+        drawn: of a draft token, by its own score's logit.
+        following: of the draft token to come, by the logit of the score before it.
+        chained: mean acceptance of a draft token after an accepted one.
+        merging: mean number of target tokens that one draft token makes.
+    """
+
+    def __init__(self) -> None:
+        self.drawn = Calibration(0.0, 1.0)
+        self.following = Calibration(0.6, 0.28)  # of the default drafter, default target, greedy
+        self.chained = 0.8
+        self.merging = 0.95
+        self._found = Calibration(-1.5, 0.8)
+
+    def found(self, match: int) -> float:
+        """Of a looked up token that follows a match of so many tokens."""
+        return self._found(math.log(match))
+
+    def observe_found(self, outcome: Outcome) -> None:
+        """Learn from what lookup found, which every round judges, whether or not it was used."""
+        self._found.forget(MEMORY)
+        for i in range(outcome.found_judged):
+            self._found.update(math.log(outcome.match + i), i < outcome.found_right)
+
+    def observe_drafted(self, outcome: Outcome, logits: Sequence[float]) -> None:
+        """Learn from a round that drafted.
+
+        Args:
+            logits: of the scores of its draft tokens.
+        """
+        self.drawn.forget(MEMORY)
+        self.following.forget(MEMORY, return_to_prior=True)
+        for i in range(min(outcome.judged, outcome.drafted)):
+            accepted = i < outcome.accepted_drafts
+            self.drawn.update(logits[i], accepted)
+            if i:
+                self.following.update(logits[i - 1], accepted)
+                self.chained += MEMORY * (float(accepted) - self.chained)
+        if outcome.proposed:
+            self.merging += MEMORY * (outcome.proposed / outcome.drafted - self.merging)
+
+
+def logit(p: float) -> float:
+    """Of a probability, kept within 0.001 … 0.999."""
+    if p > 0.999:
+        p = 0.999
+    elif p < 0.001:
+        p = 0.001
+    return math.log(p / (1 - p))
+
+
+def _logistic(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x > -30 else 0.0
