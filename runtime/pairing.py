@@ -19,7 +19,7 @@ from omnidraft._native import (
     VocabularyPair,
 )
 from omnidraft.runtime.decoding.cost_aware import CostAware
-from omnidraft.runtime.decoding.decoder import Drafting
+from omnidraft.runtime.decoding.draft_side import Drafting
 from omnidraft.runtime.decoding.policy import DraftLengthPolicy, Fixed
 from omnidraft.runtime.decoding.translation import Speller
 from omnidraft.runtime.engines.model import use_adapter

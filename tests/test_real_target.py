@@ -13,7 +13,8 @@ from scipy.stats import chisquare
 
 from omnidraft import GenerationOptions, Origin, SamplingParameters, Session
 from omnidraft._native import NgramCache, VocabularyPair
-from omnidraft.runtime.decoding.decoder import Drafting, SpeculativeDecoder
+from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
+from omnidraft.runtime.decoding.draft_side import Drafting
 from omnidraft.runtime.decoding.translation import Speller
 from omnidraft.runtime.errors import ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.models import load_model

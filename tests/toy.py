@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.stats import chisquare
 
 from omnidraft import _native
-from omnidraft.runtime.decoding.decoder import Drafting
+from omnidraft.runtime.decoding.draft_side import Drafting
 from omnidraft.runtime.decoding.policy import Fixed
 from omnidraft.runtime.decoding.translation import Speller
 from omnidraft.runtime.errors import ContextOverflowError

@@ -5,10 +5,9 @@ from __future__ import annotations
 import secrets
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from threading import Event
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,6 @@ from omnidraft._native import (
     Draft,
     Generator,
     History,
-    Lookup,
     NgramCache,
     Origin,
     Proposal,
@@ -29,28 +27,14 @@ from omnidraft._native import (
     VocabularyPair,
     end_round,
 )
+from omnidraft.runtime.decoding.draft_side import Drafting, DraftSide, RoundSeconds
 from omnidraft.runtime.decoding.lease import Lease
-from omnidraft.runtime.decoding.policy import DraftLengthPolicy, Fixed, Outcome
-from omnidraft.runtime.decoding.translation import DraftContext, Speller
-from omnidraft.runtime.engines.model import CausalModel, HiddenStates
+from omnidraft.runtime.engines.model import CausalModel
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
 from omnidraft.runtime.statistics import Statistics
 
-MAX_LOOKUP = 16
-"""Most tokens that a round takes from a lookup."""
-_USUAL_DRAFT = 32
-"""Draft tokens that a round has room for in the drafter's context, before any are drawn."""
 PROMPT_CHUNK = 256
 """Prompt tokens per target pass: bounds the memory of attention scores."""
-
-
-class AcceptanceHead(Protocol):
-    """Predicts whether a draft token will be accepted: see ``learning.head``."""
-
-    hidden_size: int
-
-    def score(self, hidden: NDArray[np.float32], confidence: float) -> float:
-        """The probability, from the drafter's hidden state, float32 [hidden_size], and its own."""
 
 
 class Emitted(NamedTuple):
@@ -82,30 +66,6 @@ class Round(NamedTuple):
     """
     temperature: float
     """Of the distributions that were drawn from; 0: greedy."""
-
-
-@dataclass(frozen=True)
-class Drafting:
-    """What speculation needs beside the target.
-
-    Args:
-        model: the drafter.
-        cache: n-gram cache of the pair; it learns during generation.
-        speller: translates target tokens into draft tokens.
-        begin: draft tokens that open every context (beginning of text).
-        policy: decides how many tokens each round drafts; it learns during generation.
-        head: predicts acceptance in place of the drafter's own probabilities, where the drafter's
-            engine gives hidden states (``HiddenStates``).
-        lookup: finds what followed in the text before; it is emptied when a generation begins.
-    """
-
-    model: CausalModel
-    cache: NgramCache
-    speller: Speller
-    begin: tuple[int, ...] = ()
-    policy: DraftLengthPolicy = field(default_factory=lambda: Fixed(4))
-    head: AcceptanceHead | None = None
-    lookup: Lookup | None = None
 
 
 class SpeculativeDecoder:
@@ -203,7 +163,7 @@ class SpeculativeDecoder:
         cache = self._drafting.cache if self._drafting else _nothing_to_draft(target.vocab_size)
         draft, verifier = Draft(cache, self._verification, temperature), Verifier(cache)
         if self._drafting:
-            drafter = _DraftSide(self._drafting, draft, chance, stats, watched)
+            drafter = DraftSide(self._drafting, draft, chance, stats, watched)
 
         started = perf_counter()
         target.truncate(0)
@@ -266,15 +226,8 @@ class SpeculativeDecoder:
                             self._sampling.temperature,
                         )
                     )
-                drafter.accept(proposal, emitted, verdict.accepted)
-                drafter.observe(
-                    proposal,
-                    verdict,
-                    len(scored) + 1,
-                    before - begun,
-                    after - before,
-                    verified - after,
-                )
+                seconds = RoundSeconds(before - begun, after - before, verified - after)
+                drafter.end_round(proposal, verdict, seconds)
                 if drafter.failure:
                     warnings.warn(
                         f"the drafter failed ({drafter.failure}); the rest of this answer is "
@@ -291,191 +244,6 @@ class SpeculativeDecoder:
                 yield Emitted(token, origin)
             if end is not None:
                 return
-
-
-class _DraftSide:
-    """The drafter's half of the rounds of one generation."""
-
-    def __init__(
-        self,
-        drafting: Drafting,
-        draft: Draft,
-        chance: Generator,
-        stats: Statistics,
-        watched: bool,
-    ) -> None:
-        self._drafting = drafting
-        self._draft = draft
-        self._chance = chance
-        self._stats = stats
-        self._watched = watched
-        # Of this round, where somebody watches.
-        self.logits: list[NDArray[np.float32]] = []
-        self.confidences: list[float] = []
-        self.hidden: list[NDArray[np.float32]] = []
-        self._context = DraftContext(drafting.speller, drafting.cache, drafting.begin)
-        self._fed: list[int] = []  # draft tokens in the drafter's KV cache
-        self._agreed = 0  # of them, how many are known to be the context's
-        self._target_length = 0
-        self._steps = 0  # of this round, those in vain included
-        self.failure = ""
-        """Why the drafter cannot go on; "" while it can."""
-        self._found: list[int] = []  # target tokens that lookup would propose this round
-        self._match = 0
-        self._states: HiddenStates | None = None
-        self._head: AcceptanceHead | None = None
-        model, head = drafting.model, drafting.head
-        if isinstance(model, HiddenStates) and model.hidden_size:
-            self._states = model
-            self._head = head if head and head.hidden_size == model.hidden_size else None
-        drafting.model.truncate(0)
-
-    @property
-    def context(self) -> Sequence[int]:
-        """The draft tokens that stand for the target's sequence."""
-        return self._context.tokens
-
-    def read(self, prompt: Sequence[int]) -> None:
-        self._stats.ngram_inserted += self._context.extend(prompt)
-        if (lookup := self._drafting.lookup) is not None:
-            lookup.clear()
-            lookup.add(prompt)
-
-    def propose(self, room: int, context: int) -> Proposal:
-        """Draft at most ``room`` tokens, so that the round cannot emit more than are wanted.
-
-        Args:
-            context: target tokens in the target's KV cache.
-        """
-        policy, model, tokens = self._drafting.policy, self._drafting.model, self._context.tokens
-        self._target_length = context
-        self._steps = 0
-        self.logits.clear()
-        self.confidences.clear()
-        self.hidden.clear()
-        # Before the policy is told what there is to read.
-        self._fit(min(room, _USUAL_DRAFT, model.max_length // 4))
-        unread = len(tokens) - self._common()
-        if (lookup := self._drafting.lookup) is not None:
-            self._match = lookup.match_length
-            self._found = lookup.propose(min(room, MAX_LOOKUP), 1)
-            if self._found:
-                count = policy.look_up(len(self._found), self._match, context, unread)
-                if count:
-                    self._draft.propose(self._found[:count])
-                    return self._draft.finish()
-        limit = policy.begin(room if tokens else 0, context, unread)
-        # The first step catches up with what the target has said since.
-        feed = self._unread(limit) if limit else []
-        for _ in range(limit):
-            before = perf_counter()
-            self._steps += 1
-            try:
-                logits = model.forward(feed, rows=1)
-                self._fed += feed
-                after = perf_counter()
-                token = self._draft.step(logits[0], self._chance)
-            except Exception as error:
-                # Engines' errors share no narrower class. What was drafted so far is verified as
-                # where a budget ends.
-                self.failure = str(error) or type(error).__name__
-                break
-            self._stats.draft_seconds += after - before
-            self._stats.native_seconds += perf_counter() - after
-            if self._watched:
-                self.logits.append(logits[0].copy())
-            if token < 0:
-                break
-            if self._watched:
-                self.confidences.append(self._draft.confidence)
-                if self._states is not None:
-                    self.hidden.append(self._states.last_hidden().copy())
-            if not policy.go_on(self._score()):
-                break
-            feed = [token]
-        return self._draft.finish()
-
-    def _score(self) -> float:
-        """How likely the token drawn last is to be accepted, by the head or the drafter."""
-        confidence = self._draft.confidence
-        if self._states is None or self._head is None:
-            return confidence
-        return self._head.score(self._states.last_hidden(), confidence)
-
-    def accept(self, proposal: Proposal, emitted: Sequence[int], accepted: int) -> None:
-        """Take the round's tokens into the context, n-grams into the cache."""
-        spellings = []
-        begin = 0
-        counts, drafts = proposal.draft_counts, proposal.drafts
-        for count in counts[:accepted]:
-            spellings.append(drafts[begin : begin + count])
-            begin += count
-        if accepted < len(counts) and counts[accepted] > 1:
-            self._context.refuse(drafts[begin : begin + counts[accepted]], emitted[-1])
-        self._stats.ngram_inserted += self._context.extend(emitted, spellings, said=True)
-
-    def observe(
-        self,
-        proposal: Proposal,
-        verdict: Verdict,
-        rows: int,
-        draft_seconds: float,
-        target_seconds: float,
-        other_seconds: float,
-    ) -> None:
-        """Tell the policy what came of the round."""
-        outcome = Outcome(
-            self._target_length,
-            rows,
-            self._steps,
-            len(proposal.drafts),
-            verdict.accepted_drafts,
-            verdict.proposed,
-            verdict.accepted,
-            draft_seconds,
-            target_seconds,
-            other_seconds,
-            self._match,
-            *self._judge(verdict.tokens),
-        )
-        self._drafting.policy.observe(outcome)
-        if (lookup := self._drafting.lookup) is not None:
-            lookup.add(verdict.tokens)
-
-    def _judge(self, emitted: Sequence[int]) -> tuple[int, int]:
-        """Of the tokens that were found, how many are known to be right or wrong, and are right."""
-        right = 0
-        for found, token in zip(self._found, emitted, strict=False):
-            if found != token:
-                return right + 1, right
-            right += 1
-        return right, right
-
-    def _common(self) -> int:
-        """How many tokens of the context the drafter's KV cache holds; at least one is left."""
-        tokens, fed = self._context.tokens, self._fed
-        limit = min(len(fed), len(tokens) - 1)
-        # What agreed before still does: the context only grows.
-        while self._agreed < limit and fed[self._agreed] == tokens[self._agreed]:
-            self._agreed += 1
-        return self._agreed
-
-    def _fit(self, steps: int) -> None:
-        """Where the drafter's context is too short for so many steps, keep its recent half."""
-        length, tokens = self._drafting.model.max_length, self._context.tokens
-        if len(tokens) + steps > length:
-            del tokens[: len(tokens) - length // 2]
-            self._fed = []
-            self._agreed = 0
-
-    def _unread(self, steps: int) -> list[int]:
-        """Cut the drafter's KV cache back to what still holds and return what it has to read."""
-        model, tokens = self._drafting.model, self._context.tokens
-        self._fit(steps)
-        common = self._common()
-        model.truncate(common)
-        del self._fed[common:]
-        return tokens[common:]
 
 
 def _nothing_to_draft(vocab_size: int) -> NgramCache:

@@ -1,0 +1,299 @@
+"""The drafter's half of a round: read what the target said, propose, learn what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omnidraft._native import Draft, Generator, Lookup, NgramCache, Proposal, Verdict
+from omnidraft.runtime.decoding.policy import DraftLengthPolicy, Fixed, Outcome
+from omnidraft.runtime.decoding.translation import DraftContext, Speller
+from omnidraft.runtime.engines.model import CausalModel, HiddenStates
+from omnidraft.runtime.statistics import Statistics
+
+MAX_LOOKUP = 16
+"""Most tokens that a round takes from a lookup."""
+_USUAL_DRAFT = 32
+"""Draft tokens that a round has room for in the drafter's context, before any are drawn."""
+
+
+class AcceptanceHead(Protocol):
+    """Predicts whether a draft token will be accepted: see ``learning.head``."""
+
+    hidden_size: int
+
+    def score(self, hidden: NDArray[np.float32], confidence: float) -> float:
+        """The probability, from the drafter's hidden state, float32 [hidden_size], and its own."""
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """What speculation needs beside the target.
+
+    Args:
+        model: the drafter.
+        cache: n-gram cache of the pair; it learns during generation.
+        speller: translates target tokens into draft tokens.
+        begin: draft tokens that open every context (beginning of text).
+        policy: decides how many tokens each round drafts; it learns during generation.
+        head: predicts acceptance in place of the drafter's own probabilities, where the drafter's
+            engine gives hidden states (``HiddenStates``).
+        lookup: finds what followed in the text before; it is emptied when a generation begins.
+    """
+
+    model: CausalModel
+    cache: NgramCache
+    speller: Speller
+    begin: tuple[int, ...] = ()
+    policy: DraftLengthPolicy = field(default_factory=lambda: Fixed(4))
+    head: AcceptanceHead | None = None
+    lookup: Lookup | None = None
+
+
+class RoundSeconds(NamedTuple):
+    """Where the time of a round went: drafting, the target's pass, and the rest."""
+
+    draft: float
+    target: float
+    other: float
+
+
+class DraftSide:
+    """The drafter's half of the rounds of one generation.
+
+        side = DraftSide(drafting, draft, chance, statistics, watched)
+        side.read(prompt)
+        while ...:
+            proposal = side.propose(room, context)
+            ...                                   # the target's pass and its verdict
+            side.end_round(proposal, verdict, seconds)
+
+    Args:
+        draft: walks the trie; the proposals are its.
+        chance: of what is drawn.
+        stats: counts what is drafted.
+        watched: keep ``logits``, ``confidences`` and ``hidden`` of each round.
+
+    Attributes:
+        failure: why the drafter cannot go on; "" while it can.
+        logits, confidences, hidden: of the round under way, see ``Round``.
+    """
+
+    def __init__(
+        self,
+        drafting: Drafting,
+        draft: Draft,
+        chance: Generator,
+        stats: Statistics,
+        watched: bool,
+    ) -> None:
+        self.failure = ""
+        self.logits: list[NDArray[np.float32]] = []
+        self.confidences: list[float] = []
+        self.hidden: list[NDArray[np.float32]] = []
+        self._drafting = drafting
+        self._draft = draft
+        self._chance = chance
+        self._stats = stats
+        self._watched = watched
+        self._context = DraftContext(drafting.speller, drafting.cache, drafting.begin)
+        self._reader = _Reader(drafting.model, self._context.tokens)
+        # Of the round under way.
+        self._target_length = 0
+        self._rows = 0
+        self._steps = 0  # those in vain included
+        self._found: list[int] = []  # target tokens that lookup would propose
+        self._match = 0
+        self._states: HiddenStates | None = None
+        self._head: AcceptanceHead | None = None
+        model, head = drafting.model, drafting.head
+        if isinstance(model, HiddenStates) and model.hidden_size:
+            self._states = model
+            self._head = head if head and head.hidden_size == model.hidden_size else None
+
+    @property
+    def context(self) -> Sequence[int]:
+        """The draft tokens that stand for the target's sequence."""
+        return self._context.tokens
+
+    def read(self, prompt: Sequence[int]) -> None:
+        """Take in the prompt, before the first round."""
+        self._stats.ngram_inserted += self._context.extend(prompt)
+        if (lookup := self._drafting.lookup) is not None:
+            lookup.clear()
+            lookup.add(prompt)
+
+    def propose(self, room: int, context: int) -> Proposal:
+        """Begin a round: propose at most ``room`` tokens.
+
+        Args:
+            room: target tokens that are still wanted, less the one that every round adds.
+            context: target tokens in the target's KV cache.
+        """
+        self._target_length = context
+        self._steps = 0
+        self.logits.clear()
+        self.confidences.clear()
+        self.hidden.clear()
+        model = self._drafting.model
+        # Before the policy is told what there is to read.
+        self._reader.make_room(min(room, _USUAL_DRAFT, model.max_length // 4))
+        unread = self._reader.unread
+        if not self._look_up(room, context, unread):
+            tokens = self._context.tokens
+            self._draw(self._drafting.policy.begin(room if tokens else 0, context, unread))
+        proposal = self._draft.finish()
+        self._rows = len(proposal.tokens) + 1
+        return proposal
+
+    def end_round(self, proposal: Proposal, verdict: Verdict, seconds: RoundSeconds) -> None:
+        """Learn what came of the round that ``propose`` began.
+
+        Its tokens go into the context, its n-grams into the cache, and its outcome to the policy.
+        """
+        self._take(proposal, verdict)
+        self._drafting.policy.observe(
+            Outcome(
+                self._target_length,
+                self._rows,
+                self._steps,
+                len(proposal.drafts),
+                verdict.accepted_drafts,
+                verdict.proposed,
+                verdict.accepted,
+                *seconds,
+                self._match,
+                *self._judge_lookup(verdict.tokens),
+            )
+        )
+        if (lookup := self._drafting.lookup) is not None:
+            lookup.add(verdict.tokens)
+
+    def _look_up(self, room: int, context: int, unread: int) -> bool:
+        """Propose what lookup finds, if there is something and the policy wants it."""
+        if (lookup := self._drafting.lookup) is None:
+            return False
+        self._match = lookup.match_length
+        self._found = lookup.propose(min(room, MAX_LOOKUP), 1)
+        if not self._found:
+            return False
+        policy = self._drafting.policy
+        count = policy.look_up(len(self._found), self._match, context, unread)
+        if count:
+            self._draft.propose(self._found[:count])
+        return count > 0
+
+    def _draw(self, limit: int) -> None:
+        """Draw draft tokens, at most ``limit``, while the policy goes on."""
+        policy, model = self._drafting.policy, self._drafting.model
+        # The first step catches up with what the target has said since.
+        feed = self._reader.catch_up(limit) if limit else []
+        for _ in range(limit):
+            before = perf_counter()
+            self._steps += 1
+            try:
+                logits = model.forward(feed, rows=1)
+                self._reader.fed += feed
+                after = perf_counter()
+                token = self._draft.step(logits[0], self._chance)
+            except Exception as error:
+                # Engines' errors share no narrower class. What was drafted so far is verified as
+                # where a budget ends.
+                self.failure = str(error) or type(error).__name__
+                break
+            self._stats.draft_seconds += after - before
+            self._stats.native_seconds += perf_counter() - after
+            if self._watched:
+                self.logits.append(logits[0].copy())
+            if token < 0:
+                break
+            if self._watched:
+                self.confidences.append(self._draft.confidence)
+                if self._states is not None:
+                    self.hidden.append(self._states.last_hidden().copy())
+            if not policy.go_on(self._score()):
+                break
+            feed = [token]
+
+    def _score(self) -> float:
+        """How likely the token drawn last is to be accepted, by the head or the drafter."""
+        confidence = self._draft.confidence
+        if self._states is None or self._head is None:
+            return confidence
+        return self._head.score(self._states.last_hidden(), confidence)
+
+    def _take(self, proposal: Proposal, verdict: Verdict) -> None:
+        """Take the round's tokens into the context, n-grams into the cache."""
+        emitted, accepted = verdict.tokens, verdict.accepted
+        counts, drafts = proposal.draft_counts, proposal.drafts
+        spellings = []
+        begin = 0
+        for count in counts[:accepted]:
+            spellings.append(drafts[begin : begin + count])
+            begin += count
+        if accepted < len(counts) and counts[accepted] > 1:
+            self._context.refuse(drafts[begin : begin + counts[accepted]], emitted[-1])
+        self._stats.ngram_inserted += self._context.extend(emitted, spellings, said=True)
+
+    def _judge_lookup(self, emitted: Sequence[int]) -> tuple[int, int]:
+        """``Outcome.found_judged`` and ``Outcome.found_right``."""
+        right = 0
+        for found, token in zip(self._found, emitted, strict=False):
+            if found != token:
+                return right + 1, right
+            right += 1
+        return right, right
+
+
+class _Reader:
+    """Follows which tokens of a context the drafter's KV cache holds.
+
+    Args:
+        model: its KV cache is emptied.
+        tokens: the context, which grows at its end.
+
+    Attributes:
+        fed: the tokens in the KV cache.
+    """
+
+    def __init__(self, model: CausalModel, tokens: list[int]) -> None:
+        self.fed: list[int] = []
+        self._model = model
+        self._tokens = tokens
+        self._agreed = 0  # tokens at the beginning of both that are known to agree
+        model.truncate(0)
+
+    @property
+    def unread(self) -> int:
+        """How many tokens the next step has to read."""
+        return len(self._tokens) - self._common()
+
+    def make_room(self, steps: int) -> None:
+        """Where the drafter's context is too short for so many steps, keep its recent half."""
+        length, tokens = self._model.max_length, self._tokens
+        if len(tokens) + steps > length:
+            del tokens[: len(tokens) - length // 2]
+            self.fed = []
+            self._agreed = 0
+
+    def catch_up(self, steps: int) -> list[int]:
+        """Cut the KV cache back to what still holds; return what the first of ``steps`` reads."""
+        self.make_room(steps)
+        common = self._common()
+        self._model.truncate(common)
+        del self.fed[common:]
+        return self._tokens[common:]
+
+    def _common(self) -> int:
+        """How many tokens of the context the KV cache holds; at least one is left to read."""
+        tokens, fed = self._tokens, self.fed
+        limit = min(len(fed), len(tokens) - 1)
+        # What agreed before still does: the context only grows.
+        while self._agreed < limit and fed[self._agreed] == tokens[self._agreed]:
+            self._agreed += 1
+        return self._agreed
