@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.peers.measure import Task
-from omnidraft.export.checkpoint import INT8_FORMAT, read_gguf
+from omnidraft.export.checkpoint.gguf import read_gguf
+from omnidraft.export.checkpoint.safetensors import INT8_FORMAT
 from omnidraft.runtime.bench import Prompt
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models.cache import cache_folder

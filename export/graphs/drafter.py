@@ -16,7 +16,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper, save_model
 
-from omnidraft.export.checkpoint import LINEAR_PARTS, Checkpoint, joined_bias, joined_weight
+from omnidraft.export.checkpoint.spec import LINEAR_PARTS, Checkpoint, joined_bias, joined_weight
 from omnidraft.export.graphs.quantize import BLOCK, Rounded, exact_blocks4, quantize_blocks8
 from omnidraft.export.graphs.target import (
     CONTRIB,
@@ -178,7 +178,7 @@ class DrafterWriter(GraphWriter):
         joined = joined_weight(self.checkpoint, i, "qkv")
         bias = joined_bias(self.checkpoint, i, "qkv")
         qkv = self.linear(x, f"{i}.qkv", joined.shape, [joined], bias)
-        cos, sin = self.ropes[None]
+        cos, sin = self.ropes[i]
         mixed = f"attention_{i}"
         past = (f"past.{i}.key", f"past.{i}.value")
         self.node(

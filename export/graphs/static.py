@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from omnidraft.export.checkpoint import Checkpoint, joined_bias, joined_weight
+from omnidraft.export.checkpoint.spec import Checkpoint, joined_bias, joined_weight
 from omnidraft.runtime.errors import OmniDraftError
 
 # RMSNormalization came with 23; IR version 11 belongs to it.
@@ -90,7 +90,7 @@ class _Writer:
         positions = self.input("positions", [1, _TOKENS], TensorProto.INT32)
         self.input("mask", [1, 1, _TOKENS, _COLUMNS])
         self.rotation = []
-        for name, table in zip(("cosine", "sine"), d.rope.table(self.context), strict=True):
+        for name, table in zip(("cosine", "sine"), d.ropes[0].table(self.context), strict=True):
             rows = self.node("Gather", [self.constant(name, table), positions], axis=0)
             self.rotation.append(self.reshape(rows, 1, 1, -1, d.head_size // 2))
         embedding = self.constant("embedding", self.checkpoint.rows("embedding"))

@@ -33,7 +33,8 @@ from onnx import (
 )
 
 from omnidraft import _native
-from omnidraft.export.checkpoint import Checkpoint, Decoder, row_blocks
+from omnidraft.export.checkpoint.rope import Rope
+from omnidraft.export.checkpoint.spec import Checkpoint, Decoder, row_blocks
 from omnidraft.export.graphs.quantize import (
     BLOCK,
     Rounded,
@@ -524,20 +525,15 @@ class GraphWriter:
             self.initializers.append(numpy_helper.from_array(value, name))
         return name
 
-    def rope_tables(self) -> dict[int | None, tuple[str, str]]:
-        """Names of the cosine and sine tables [context, head_size/2] for each kind of layer."""
+    def rope_tables(self) -> list[tuple[str, str]]:
+        """Names of each layer's cosine and sine tables [context, head_size/2]."""
         d = self.decoder
-        tables: dict[int | None, tuple[str, str]] = {}
-        stored: dict[Any, tuple[str, str]] = {}
-        for window in dict.fromkeys(d.windows):
-            rope = d.rope if window is None else d.local_rope
-            if rope not in stored:
-                names = tuple(f"rope.{len(stored)}.{part}" for part in ("cos", "sin"))
-                for name, table in zip(names, rope.table(d.context_length), strict=True):
-                    self.store(name, table.shape, np.float32, [table])
-                stored[rope] = (names[0], names[1])
-            tables[window] = stored[rope]
-        return tables
+        stored: dict[Rope, tuple[str, str]] = {}
+        for rope in dict.fromkeys(d.ropes):
+            cos, sin = stored[rope] = f"rope.{len(stored)}.cos", f"rope.{len(stored)}.sin"
+            for name, table in zip((cos, sin), rope.table(d.context_length), strict=True):
+                self.store(name, table.shape, np.float32, [table])
+        return [stored[rope] for rope in d.ropes]
 
     def norm(self, x: str, weight: str) -> str:
         output: str = self.node(
@@ -585,7 +581,7 @@ class GraphWriter:
         self.node(
             "Attention",
             [
-                *(joined, "positions", *self.ropes[d.windows[i]]),
+                *(joined, "positions", *self.ropes[i]),
                 *(f"past.{i}.key", f"past.{i}.value", *norms),
             ],
             [mixed, f"present.{i}.key", f"present.{i}.value"],

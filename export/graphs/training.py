@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper, save_model
 
-from omnidraft.export.checkpoint import Checkpoint, joined_bias, joined_weight
+from omnidraft.export.checkpoint.spec import Checkpoint, joined_bias, joined_weight
 from omnidraft.export.graphs.gradients import TINY, Tape
 from omnidraft.export.graphs.quantize import BLOCK, quantize_blocks8
 from omnidraft.export.graphs.target import Progress
@@ -166,7 +166,7 @@ class _Writer:
         x = t.node("Gather", [embedding, tokens])
         if d.embedding_scale != 1:
             x = t.node("Mul", [x, t.real(d.embedding_scale)])
-        frequencies = np.array(d.rope.inverse_frequencies, np.float32)
+        frequencies = np.array(d.ropes[0].inverse_frequencies, np.float32)
         positions = t.node("Reshape", ["positions", t.integers(-1, 1, 1)])
         positions = t.node("Cast", [positions], to=TensorProto.FLOAT)
         angles = t.node("Mul", [positions, t.initializer("frequencies", frequencies)])

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from omnidraft.export.checkpoint import (
+from omnidraft.export.checkpoint.spec import (
     LINEAR_PARTS,
     Checkpoint,
     Decoder,
@@ -157,7 +157,7 @@ class Llama(nn.Module):
         self.norm = RmsNorm(_tensor(checkpoint, "norm"), d.norm_epsilon)
         # A tied head is a copy: a shared tensor would be left unquantized.
         self.head = _linear(checkpoint.rows("embedding" if d.tied_embeddings else "head"), None)
-        cosine, sine = d.rope.table(context + 1)  # as long as the cache
+        cosine, sine = d.ropes[0].table(context + 1)  # as long as the cache
         self.register_buffer("cosine", torch.from_numpy(cosine))
         self.register_buffer("sine", torch.from_numpy(sine))
         self.requires_grad_(False).eval()

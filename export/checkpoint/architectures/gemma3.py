@@ -1,0 +1,84 @@
+"""Gemma-3, the text half of multimodal ones included: five layers of six have a window."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from omnidraft.export.checkpoint.architectures import HF_NAMES, Architecture, Metadata
+from omnidraft.export.checkpoint.config import Config, Positive, Size
+from omnidraft.export.checkpoint.rope import rope_of, ropes_of
+from omnidraft.export.checkpoint.spec import Decoder, windows_of, with_windows
+
+LOCAL_ROPE_BASE = 10_000.0
+FULL_ATTENTION_EVERY = 6
+
+
+class Gemma3Config(Config):
+    query_pre_attn_scalar: Positive | None = None
+    sliding_window: Annotated[int, Field(ge=0)] = 0
+    sliding_window_pattern: Size = FULL_ATTENTION_EVERY
+    rope_local_base_freq: Positive = LOCAL_ROPE_BASE
+
+
+class Gemma3(Architecture[Gemma3Config]):
+    name = "gemma3"
+    model_types = ("gemma3", "gemma3_text")
+    schema = Gemma3Config
+    activation = "gelu_tanh"
+    qk_norm = True
+    post_norms = True
+    # What follows the attention has the name of what precedes a Llama's feed-forward network.
+    hf_names = HF_NAMES | {
+        "mlp_norm": "pre_feedforward_layernorm",
+        "post_attention_norm": "post_attention_layernorm",
+        "post_mlp_norm": "post_feedforward_layernorm",
+    }
+    hf_norm_offset = 1.0
+
+    def text_config(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        inner = config.get("text_config")
+        if config.get("model_type") != "gemma3" or not isinstance(inner, dict):
+            return config
+        outer = {"quantization_config": config.get("quantization_config")}
+        return {**outer, **inner, "tie_word_embeddings": True}
+
+    def from_config(self, decoder: Decoder, config: Gemma3Config) -> Decoder:
+        tied, every = config.tie_word_embeddings, config.sliding_window_pattern
+        local = ropes_of(config)[1]
+        if config.rope_parameters is None:
+            local = rope_of(config.rope_local_base_freq, decoder.head_size)
+        windows = windows_of(
+            decoder.layers,
+            config.sliding_window,
+            lambda layer: (layer + 1) % every != 0,
+            config.layer_types,
+        )
+        decoder = replace(
+            decoder,
+            query_scale=(config.query_pre_attn_scalar or decoder.head_size) ** -0.5,
+            embedding_scale=decoder.hidden_size**0.5,
+            tied_embeddings=tied is None or tied,
+            qkv_bias=config.attention_bias,
+            output_bias=config.attention_bias,
+        )
+        return with_windows(decoder, windows, local)
+
+    def from_gguf(self, decoder: Decoder, metadata: Metadata) -> Decoder:
+        d = decoder
+        local = rope_of(metadata("rope.freq_base_swa", LOCAL_ROPE_BASE), d.head_size)
+        windows = windows_of(
+            d.layers,
+            metadata("attention.sliding_window", 0),
+            lambda layer: (layer + 1) % FULL_ATTENTION_EVERY != 0,
+        )
+        # The 27B model alone scales by hidden / heads, as llama.cpp knows by its 62 layers.
+        scalar = d.hidden_size // d.heads if d.layers == 62 else d.head_size
+        decoder = replace(d, query_scale=scalar**-0.5, embedding_scale=d.hidden_size**0.5)
+        return with_windows(decoder, windows, local)
+
+
+architecture = Gemma3()

@@ -1,0 +1,127 @@
+"""What is read of a checkpoint's config.json, and what its fields may be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from omnidraft.runtime.errors import DamagedFileError
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Size = Annotated[int, Field(ge=1)]
+
+
+class _Read(BaseModel):
+    # Strict: "256" and 256.0 are no sizes. Fields that nothing here depends on are left alone.
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class RopeScaling(_Read):
+    """How rotary frequencies are scaled: ``rope_scaling``, or part of ``rope_parameters``."""
+
+    rope_type: str | None = None
+    type: str | None = None
+    factor: Positive | None = None
+    low_freq_factor: Positive | None = None
+    high_freq_factor: Positive | None = None
+    original_max_position_embeddings: Positive | None = None
+
+    @property
+    def kind(self) -> str:
+        return self.rope_type or self.type or "default"
+
+    @model_validator(mode="after")
+    def _complete(self) -> RopeScaling:
+        needed = {
+            "linear": ["factor"],
+            "llama3": [
+                "factor",
+                "low_freq_factor",
+                "high_freq_factor",
+                "original_max_position_embeddings",
+            ],
+        }
+        for name in needed.get(self.kind, []):
+            if getattr(self, name) is None:
+                raise ValueError(f"{name} is missing, which '{self.kind}' scaling needs")
+        if self.kind == "llama3" and self.low_freq_factor == self.high_freq_factor:
+            raise ValueError("low_freq_factor equals high_freq_factor")
+        return self
+
+
+class RopeParameters(RopeScaling):
+    rope_theta: Positive | None = None
+    full_attention: RopeParameters | None = None
+    sliding_attention: RopeParameters | None = None
+
+    @model_validator(mode="after")
+    def _has_base(self) -> RopeParameters:
+        if self.rope_theta is None and not (self.full_attention and self.sliding_attention):
+            raise ValueError("rope_theta is missing")
+        return self
+
+
+class Config(_Read):
+    """The fields that every family has; a family with more adds them to a subclass."""
+
+    num_hidden_layers: Size
+    hidden_size: Size
+    intermediate_size: Size
+    num_attention_heads: Size
+    num_key_value_heads: Size | None = None
+    head_dim: Size | None = None
+    vocab_size: Size
+    # In a sequence of one token there is nothing to predict a token from.
+    max_position_embeddings: Annotated[int, Field(ge=2)]
+    rms_norm_eps: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    hidden_act: str | None = None
+    hidden_activation: str | None = None
+    tie_word_embeddings: bool | None = None
+    attention_bias: bool = False
+    layer_types: list[str] = []
+    partial_rotary_factor: float = 1.0
+    # transformers 5 has rope_parameters, its predecessors the other two.
+    rope_parameters: RopeParameters | None = None
+    rope_theta: Positive = 10_000.0
+    rope_scaling: RopeScaling | None = None
+    # This project's own: see ``Decoder``.
+    drafted_tokens: Size | None = None
+
+    @model_validator(mode="after")
+    def _drafts_its_tokens(self) -> Config:
+        if self.drafted_tokens and self.drafted_tokens > self.vocab_size:
+            raise ValueError(
+                f"drafted_tokens = {self.drafted_tokens} is more than vocab_size = "
+                f"{self.vocab_size}"
+            )
+        return self
+
+    @property
+    def activation(self) -> str:
+        return self.hidden_activation or self.hidden_act or "silu"
+
+    @property
+    def head_size(self) -> int:
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
+
+AnyConfig = TypeVar("AnyConfig", bound=Config)
+
+
+def read_config(schema: type[AnyConfig], config: Mapping[str, Any], path: Path) -> AnyConfig:
+    """The fields of ``config``, its nulls left out.
+
+    Raises:
+        DamagedFileError: one of them is missing or cannot be; it is named, and so is ``path``.
+    """
+    try:
+        return schema.model_validate({k: v for k, v in config.items() if v is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = "".join(f"{part}: " for part in first["loc"])
+        raise DamagedFileError(
+            f"{path}: {place}{first['msg'].removeprefix('Value error, ')}."
+        ) from error

@@ -1,0 +1,185 @@
+"""GGUF files, whose tensors are dequantized a few rows at a time."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omnidraft.export.checkpoint.architectures import Metadata, of_gguf_name, unsupported
+from omnidraft.export.checkpoint.config import RopeScaling
+from omnidraft.export.checkpoint.rope import Rope, divided, rope_of
+from omnidraft.export.checkpoint.spec import (
+    Decoder,
+    check_finite,
+    check_shape,
+    check_sound,
+    split_name,
+)
+from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
+
+# Arrays of a file longer than this are vocabularies; per-layer settings are shorter.
+LONG_ARRAY = 1024
+
+
+def read_gguf(path: Path) -> Any:
+    """Open a GGUF file as a ``gguf.GGUFReader`` that skips the contents of long arrays.
+
+    The library makes several objects for every element of an array: 24 s and 600 MB for a
+    vocabulary of 262,144 tokens, of which a converter of weights needs nothing.
+    """
+    import gguf
+
+    class Reader(gguf.GGUFReader):
+        def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
+            if raw_type != gguf.GGUFValueType.ARRAY:
+                return super()._get_field_parts(orig_offs, raw_type)
+            kind = gguf.GGUFValueType(self._get(orig_offs, np.uint32)[0])
+            count = int(self._get(orig_offs + 4, np.uint64)[0])
+            if count <= LONG_ARRAY or kind == gguf.GGUFValueType.ARRAY:
+                return super()._get_field_parts(orig_offs, raw_type)
+            end = orig_offs + 12
+            if kind == gguf.GGUFValueType.STRING:
+                view = self.data.data
+                order = ">" if self.byte_order == "S" else "<"
+                length = struct.Struct(f"{order}Q").unpack_from
+                for _ in range(count):
+                    end += 8 + length(view, end)[0]
+            else:
+                end += count * np.dtype(self.gguf_scalar_to_np[kind]).itemsize
+            return end - orig_offs, [], [], [gguf.GGUFValueType.ARRAY, kind]
+
+    with path.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            raise DamagedFileError(f"{path} is not a GGUF file: its first bytes are not 'GGUF'.")
+    try:
+        return Reader(path)
+    except (
+        ValueError,
+        IndexError,
+        KeyError,
+        OverflowError,
+        TypeError,
+        MemoryError,
+        struct.error,
+    ) as error:
+        raise DamagedFileError(f"{path} is damaged or cut off: {error}") from error
+
+
+class GgufCheckpoint:
+    """A GGUF file with tensors of any type that the gguf library can dequantize."""
+
+    def __init__(self, path: Path) -> None:
+        import gguf
+
+        self._path = path
+        reader = read_gguf(path)
+        self._fields = reader.fields
+        self._tensors = {tensor.name: tensor for tensor in reader.tensors}
+        self._dequantize: Callable[..., NDArray[np.float32]] = gguf.dequantize
+        try:
+            self._decoder = self._describe()
+        except (TypeError, ValueError, ZeroDivisionError) as error:
+            raise DamagedFileError(
+                f"{path}: its metadata describe no decoder that is known here: {error}"
+            ) from error
+
+    @property
+    def decoder(self) -> Decoder:
+        return self._decoder
+
+    def rows(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
+        layer, part, suffix = split_name(name)
+        base = f"{self._architecture.gguf_names[part]}.{suffix}"
+        stored = f"blk.{layer}.{base}" if layer else base
+        tensor = self._tensors.get(stored)
+        if tensor is None:
+            raise DamagedFileError(f"{self._path} has no tensor {stored}.")
+        place = f"{self._path}: {stored}"
+        check_shape(self._decoder, name, self._shape(stored), place)
+        heads = {"q": self._decoder.heads, "k": self._decoder.kv_heads}.get(part)
+        index: Any = slice(start, stop)
+        if heads is not None and self._architecture.gguf_interleaved:
+            size = self._decoder.head_size
+            order = np.arange(heads * size).reshape(heads, size // 2, 2).swapaxes(1, 2)
+            index = order.reshape(-1)[index]
+        values = self._read(tensor, index)
+        check_finite(values, place)
+        return values
+
+    def _read(self, tensor: Any, index: Any) -> NDArray[np.float32]:
+        try:
+            values = self._dequantize(tensor.data[index], tensor.tensor_type)
+        except NotImplementedError as error:
+            raise OmniDraftError(
+                f"{self._path}: {tensor.name} is of type {tensor.tensor_type.name}, which is not "
+                "read. Take a file with another quantization."
+            ) from error
+        return np.ascontiguousarray(values, dtype=np.float32)
+
+    def _get(self, key: str, default: Any = None) -> Any:
+        field = self._fields.get(key)
+        value = default if field is None else field.contents()
+        if value is None:
+            raise DamagedFileError(f"{self._path} lacks the metadata field {key}.")
+        return value
+
+    def _describe(self) -> Decoder:
+        """The decoder as it would be for a Llama, changed by its family."""
+        kind = self._get("general.architecture")
+        self._architecture = family = of_gguf_name(kind, str(self._path))
+
+        def get(key: str, default: Any = None) -> Any:
+            return self._get(f"{kind}.{key}", default)
+
+        for key in ("expert_count", "attn_logit_softcapping", "final_logit_softcapping"):
+            if get(key, 0):
+                raise unsupported(f"{self._path}: {key} = {get(key)}")
+        layers, hidden = get("block_count"), get("embedding_length")
+        heads = get("attention.head_count")
+        head_size = get("attention.key_length", hidden // heads)
+        if get("rope.dimension_count", head_size) != head_size:
+            raise unsupported(f"{self._path}: rotation of only a part of each head")
+        decoder = Decoder(
+            architecture=family.name,
+            layers=layers,
+            hidden_size=hidden,
+            feed_forward_size=get("feed_forward_length"),
+            heads=heads,
+            kv_heads=get("attention.head_count_kv", heads),
+            head_size=head_size,
+            vocab_size=int(self._shape("token_embd.weight")[0]),
+            context_length=get("context_length"),
+            norm_epsilon=get("attention.layer_norm_rms_epsilon"),
+            query_scale=head_size**-0.5,
+            activation=family.activation,
+            tied_embeddings="output.weight" not in self._tensors,
+            qkv_bias="blk.0.attn_q.bias" in self._tensors,
+            output_bias="blk.0.attn_output.bias" in self._tensors,
+            qk_norm=family.qk_norm,
+            post_norms=family.post_norms,
+            windows=(None,) * layers,
+            ropes=(self._rope(get, head_size),) * layers,
+        )
+        decoder = family.from_gguf(decoder, get)
+        check_sound(decoder, str(self._path))
+        return decoder
+
+    def _rope(self, get: Metadata, head_size: int) -> Rope:
+        kind = get("rope.scaling.type", "none")
+        scaling = None
+        if kind not in ("none", ""):
+            scaling = RopeScaling(rope_type=kind, factor=float(get("rope.scaling.factor", 1.0)))
+        rope = rope_of(get("rope.freq_base", 10_000.0), head_size, scaling)
+        factors = self._tensors.get("rope_freqs.weight")
+        return rope if factors is None else divided(rope, self._read(factors, slice(None)))
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        tensor = self._tensors.get(name)
+        if tensor is None:
+            raise DamagedFileError(f"{self._path} has no tensor {name}.")
+        return tuple(int(size) for size in reversed(tensor.shape))

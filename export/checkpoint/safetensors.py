@@ -1,0 +1,163 @@
+"""Folders of safetensors with their config.json, as Hugging Face lays them out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omnidraft.export.checkpoint.architectures import of_model_type, unsupported
+from omnidraft.export.checkpoint.config import read_config
+from omnidraft.export.checkpoint.rope import ropes_of
+from omnidraft.export.checkpoint.spec import (
+    Decoder,
+    check_finite,
+    check_shape,
+    check_sound,
+    split_name,
+)
+from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
+from omnidraft.runtime.storage.checkpoints import load_json, weight_files
+
+INT8_FORMAT = "omnidraft-int8-block32"
+HF_ACTIVATIONS = {"silu": "silu", "gelu_tanh": "gelu_pytorch_tanh"}
+_FLOATS = ("F64", "F32", "F16", "BF16")
+
+
+class SafetensorsCheckpoint:
+    """A folder as Hugging Face lays it out, or one in this project's int8 block format.
+
+    In the latter (metadata ``format = omnidraft-int8-block32``) a matrix ``NAME`` is int8
+    [out, in] beside ``NAME.scale`` float16 [out, in/32]: weight = integer x scale. Otherwise
+    weights are floats; integers, which only their quantizer knows to read, are refused.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from safetensors import SafetensorError, safe_open
+
+        self._folder = folder
+        self._files: dict[str, Any] = {}
+        formats = set()
+        for path in weight_files(folder):
+            try:
+                path.open("rb").close()  # the library calls a file that may not be read missing
+                file = safe_open(path, framework="numpy")
+            except (SafetensorError, OSError) as error:
+                raise DamagedFileError(
+                    f"{path} is damaged, missing or not readable: {error}"
+                ) from error
+            formats.add((file.metadata() or {}).get("format"))  # type: ignore[no-untyped-call]
+            self._files.update(dict.fromkeys(file.keys(), file))  # type: ignore[no-untyped-call]
+        self._int8 = INT8_FORMAT in formats
+        self._prefix = next(
+            (
+                prefix
+                for prefix in ("model.", "language_model.model.", "model.language_model.", "")
+                if f"{prefix}embed_tokens.weight" in self._files
+            ),
+            "model.",
+        )
+        self._decoder = self._describe(load_json(folder / "config.json"))
+
+    @property
+    def decoder(self) -> Decoder:
+        return self._decoder
+
+    def rows(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
+        stored = self._stored_name(name)
+        shape = self._part(stored).get_shape()
+        place = f"{self._folder}: {stored}"
+        check_shape(self._decoder, name, shape, place)
+        if self._int8 and len(shape) == 2:
+            values = self._read(stored, start, stop, ("I8",))
+            blocks = [shape[0], shape[1] // 32]
+            if self._part(f"{stored}.scale").get_shape() != blocks or shape[1] % 32:
+                raise DamagedFileError(f"{place}.scale has not one scale for 32 weights.")
+            scale = self._read(f"{stored}.scale", start, stop)
+            values = (values.reshape(*scale.shape, 32) * scale[..., None]).reshape(values.shape)
+        else:
+            values = self._read(stored, start, stop)
+        check_finite(values, place)
+        offset = self._architecture.hf_norm_offset
+        if offset and name.endswith("norm"):
+            values = values + np.float32(offset)
+        return values
+
+    def _stored_name(self, name: str) -> str:
+        if name == "head":
+            lead = self._prefix.removesuffix("model.")
+            return next(
+                (n for n in (f"{lead}lm_head.weight", "lm_head.weight") if n in self._files),
+                "lm_head.weight",
+            )
+        layer, part, suffix = split_name(name)
+        place = f"{self._prefix}layers.{layer}." if layer else self._prefix
+        return f"{place}{self._architecture.hf_names[part]}.{suffix}"
+
+    def _part(self, stored: str) -> Any:
+        file = self._files.get(stored)
+        if file is None:
+            raise DamagedFileError(f"{self._folder} has no tensor {stored}.")
+        return file.get_slice(stored)
+
+    def _read(
+        self, stored: str, start: int, stop: int | None, types: Sequence[str] = _FLOATS
+    ) -> NDArray[np.float32]:
+        # numpy knows bfloat16 through ml_dtypes only.
+        import ml_dtypes  # noqa: F401
+
+        part = self._part(stored)
+        if (kind := part.get_dtype()) not in types:
+            raise OmniDraftError(
+                f"{self._folder}: {stored} is stored as {kind}, {' or '.join(types)} is needed. "
+                "Take the checkpoint from before it was quantized."
+            )
+        return np.ascontiguousarray(part[start:stop], dtype=np.float32)
+
+    def _describe(self, config: Mapping[str, Any]) -> Decoder:
+        """The decoder as it would be for a Llama, changed by its family."""
+        path = self._folder / "config.json"
+        self._architecture = family = of_model_type(config.get("model_type"), str(self._folder))
+        config = family.text_config(config)
+        if (quantized := config.get("quantization_config")) is not None:
+            method = quantized.get("quant_method") if isinstance(quantized, dict) else quantized
+            raise OmniDraftError(
+                f"{path}: quantization_config: weights quantized by {method!r} are not read. Take "
+                "the checkpoint from before it was quantized, or a GGUF file."
+            )
+        for key in ("mlp_bias", "attn_logit_softcapping", "final_logit_softcapping"):
+            if config.get(key):
+                raise unsupported(f"{self._folder}: {key} = {config[key]}")
+        c = read_config(family.schema, config, path)
+        expected = HF_ACTIVATIONS[family.activation]
+        if c.activation != expected:
+            raise unsupported(f"{self._folder}: activation '{c.activation}' (not {expected})")
+        if c.head_size < 1:
+            raise DamagedFileError(f"{path}: num_attention_heads is larger than hidden_size.")
+        layers, heads = c.num_hidden_layers, c.num_attention_heads
+        decoder = Decoder(
+            architecture=family.name,
+            layers=layers,
+            hidden_size=c.hidden_size,
+            feed_forward_size=c.intermediate_size,
+            heads=heads,
+            kv_heads=c.num_key_value_heads or heads,
+            head_size=c.head_size,
+            vocab_size=c.vocab_size,
+            context_length=c.max_position_embeddings,
+            norm_epsilon=c.rms_norm_eps,
+            query_scale=c.head_size**-0.5,
+            activation=family.activation,
+            tied_embeddings=bool(c.tie_word_embeddings),
+            qk_norm=family.qk_norm,
+            post_norms=family.post_norms,
+            windows=(None,) * layers,
+            ropes=(ropes_of(c)[0],) * layers,
+            drafted_tokens=c.drafted_tokens,
+        )
+        decoder = family.from_config(decoder, c)
+        check_sound(decoder, str(path))
+        return decoder

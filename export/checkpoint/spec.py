@@ -1,0 +1,214 @@
+"""What a checkpoint says of its decoder, and the names under which its weights are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omnidraft.export.checkpoint.rope import Rope
+from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
+
+LINEAR_PARTS = {"qkv": ("q", "k", "v"), "o": ("o",), "gate_up": ("gate", "up"), "down": ("down",)}
+"""The linears of a layer, those of one input joined, and their parts as a checkpoint names them."""
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """What a decoder computes; sizes in elements, lengths in tokens.
+
+    What writes graphs reads the capabilities; ``architecture`` is a name for people.
+    """
+
+    architecture: str
+    layers: int
+    hidden_size: int
+    feed_forward_size: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    vocab_size: int
+    context_length: int
+    norm_epsilon: float
+    query_scale: float
+    tied_embeddings: bool
+    # For each layer its rotation, and its sliding window in tokens (a token sees itself and
+    # window - 1 before it).
+    ropes: tuple[Rope, ...]
+    windows: tuple[int | None, ...]
+    embedding_scale: float = 1.0
+    activation: Literal["silu", "gelu_tanh"] = "silu"
+    qkv_bias: bool = False
+    output_bias: bool = False
+    qk_norm: bool = False
+    post_norms: bool = False
+    # A drafter's: its tokens are in the order of how often it proposes them, and those after the
+    # first so many are not worth a row of the head.
+    drafted_tokens: int | None = None
+
+    def unlike_llama(self) -> list[str]:
+        """What it computes that a Llama does not; biases aside, as some Llamas have them."""
+        differences = {
+            "GELU": self.activation != "silu",
+            "normalised queries and keys": self.qk_norm,
+            "norms behind its blocks": self.post_norms,
+            "sliding windows": any(self.windows),
+            "layers that rotate differently": len(set(self.ropes)) > 1,
+            "scaled embeddings": self.embedding_scale != 1,
+        }
+        return [name for name, present in differences.items() if present]
+
+
+def windows_of(
+    layers: int, window: int, slides: Callable[[int], bool], types: Sequence[str] = ()
+) -> tuple[int | None, ...]:
+    """The window of each layer.
+
+    Args:
+        window: in tokens; 0: no layer has one.
+        slides: whether a layer has it; not asked if ``types`` names the kind of every layer.
+
+    Raises:
+        OmniDraftError: a layer is of a kind that is not known.
+    """
+    if unknown := set(types) - {"full_attention", "sliding_attention"}:
+        raise OmniDraftError(f"Layers of the type '{unknown.pop()}' are not supported.")
+    if not window:
+        return (None,) * layers
+    if types:
+        return tuple(window if kind == "sliding_attention" else None for kind in types)
+    return tuple(window if slides(layer) else None for layer in range(layers))
+
+
+def with_windows(decoder: Decoder, windows: tuple[int | None, ...], local: Rope) -> Decoder:
+    """A decoder of full attention with windows, whose layers rotate by ``local``."""
+    full = decoder.ropes[0]
+    ropes = tuple(full if window is None else local for window in windows)
+    return replace(decoder, windows=windows, ropes=ropes)
+
+
+class Checkpoint(Protocol):
+    """A decoder's description and its weights.
+
+    Tensors: ``embedding`` [vocab, hidden], ``head`` [vocab, hidden], ``norm`` [hidden], and for
+    layer i ``i.q`` ``i.k`` ``i.v`` ``i.o`` ``i.gate`` ``i.up`` ``i.down`` [out, in], each linear's
+    ``….bias`` [out], ``i.input_norm``, ``i.mlp_norm`` and where the decoder has them ``i.q_norm``,
+    ``i.k_norm``, ``i.post_attention_norm``, ``i.post_mlp_norm``. Norm weights are factors
+    (Gemma's are returned with their 1 added).
+    """
+
+    @property
+    def decoder(self) -> Decoder: ...
+
+    def rows(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
+        """Rows ``start:stop`` of a tensor.
+
+        Raises:
+            DamagedFileError: the tensor is missing, cut off or of another shape than
+                ``check_shape`` demands, or holds NaN or infinity.
+            OmniDraftError: it is of a type that is not read.
+        """
+
+
+def split_name(name: str) -> tuple[str, str, str]:
+    """A name's layer, or nothing, its part, and ``weight`` or ``bias``."""
+    bias = name.endswith(".bias")
+    layer, _, part = name.removesuffix(".bias").rpartition(".")
+    return layer, part, "bias" if bias else "weight"
+
+
+def row_blocks(
+    checkpoint: Checkpoint, name: str, count: int, size: int
+) -> Iterable[NDArray[np.float32]]:
+    """Yield a tensor's ``count`` rows in blocks of at most ``size``."""
+    for start in range(0, count, size):
+        yield checkpoint.rows(name, start, min(start + size, count))
+
+
+def joined_weight(checkpoint: Checkpoint, layer: int, linear: str) -> NDArray[np.float32]:
+    """The weight of one of ``LINEAR_PARTS``, float32 [out, in], its parts one after another."""
+    return np.concatenate([checkpoint.rows(f"{layer}.{part}") for part in LINEAR_PARTS[linear]])
+
+
+def joined_bias(checkpoint: Checkpoint, layer: int, linear: str) -> NDArray[np.float32] | None:
+    """Its bias, float32 [out], if it has one."""
+    d = checkpoint.decoder
+    if not {"qkv": d.qkv_bias, "o": d.output_bias}.get(linear):
+        return None
+    parts = LINEAR_PARTS[linear]
+    return np.concatenate([checkpoint.rows(f"{layer}.{part}.bias") for part in parts])
+
+
+def check_sound(decoder: Decoder, source: str) -> None:
+    """Demand that a decoder's sizes fit each other.
+
+    Raises:
+        DamagedFileError: they do not.
+    """
+    d = decoder
+    reason = ""
+    if min(d.layers, d.hidden_size, d.feed_forward_size, d.heads, d.kv_heads, d.vocab_size) < 1:
+        reason = "a size is not positive"
+    elif d.heads % d.kv_heads:
+        reason = f"num_key_value_heads = {d.kv_heads} does not divide {d.heads} attention heads"
+    elif d.head_size % 2 or d.head_size < 2:
+        reason = f"head_dim = {d.head_size} is not even, as rotation needs it"
+    elif len(d.windows) != d.layers:
+        reason = f"layer_types names {len(d.windows)} of {d.layers} layers"
+    if reason:
+        raise DamagedFileError(f"{source}: {reason}.")
+
+
+def check_shape(decoder: Decoder, name: str, shape: Sequence[int], stored: str) -> None:
+    """Demand that a tensor has exactly the shape that its decoder reads.
+
+    Args:
+        name: as ``Checkpoint`` names it; ``stored``: as the file does.
+        shape: as it is stored, [out, in] or [out].
+
+    Raises:
+        DamagedFileError: it differs. A padded vocabulary is no exception: the padding counts in
+            ``vocab_size``, as Hugging Face has it.
+    """
+    d = decoder
+    vocabulary, hidden = ("vocab_size", d.vocab_size), ("hidden_size", d.hidden_size)
+    inner = ("intermediate_size", d.feed_forward_size)
+    queries = ("num_attention_heads x head_dim", d.heads * d.head_size)
+    keys = ("num_key_value_heads x head_dim", d.kv_heads * d.head_size)
+    head_norm = (("head_dim", d.head_size),)
+    shapes = {
+        "embedding": (vocabulary, hidden),
+        "head": (vocabulary, hidden),
+        "q": (queries, hidden),
+        "k": (keys, hidden),
+        "v": (keys, hidden),
+        "o": (hidden, queries),
+        "gate": (inner, hidden),
+        "up": (inner, hidden),
+        "down": (hidden, inner),
+        "q_norm": head_norm,
+        "k_norm": head_norm,
+    }
+    part = name.removesuffix(".bias").rpartition(".")[2]
+    expected = shapes.get(part, (hidden,))[: 1 if name.endswith(".bias") else 2]
+    if tuple(shape) != tuple(size for _, size in expected):
+        raise DamagedFileError(
+            f"{stored} is {list(shape)}, but the model's description says "
+            f"[{', '.join(f'{what} = {size}' for what, size in expected)}]."
+        )
+
+
+def check_finite(values: NDArray[np.float32], stored: str) -> None:
+    """Demand that weights are numbers.
+
+    Raises:
+        DamagedFileError: some are NaN or infinite.
+    """
+    if not np.isfinite(values).all():
+        raise DamagedFileError(
+            f"{stored} holds weights that are NaN or infinite. Fetch the checkpoint again, or "
+            "take one from before its training diverged."
+        )
