@@ -10,6 +10,8 @@ from pathlib import Path, PurePosixPath
 
 from omnidraft.export.calibration import calibration_texts, held_texts
 from omnidraft.export.checkpoint import Checkpoint, Decoder, open_checkpoint
+from omnidraft.export.checkpoint.safetensors import describe
+from omnidraft.export.checkpoint.spec import check_drafts
 from omnidraft.export.latency import measure_latency
 from omnidraft.export.parity import (
     REFERENCE_FILE,
@@ -22,7 +24,7 @@ from omnidraft.export.parity import (
 from omnidraft.export.recipes import Built, Options, Recipe, backends, find_recipe
 from omnidraft.runtime.engines import open_engine
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
-from omnidraft.runtime.models.fetch import hub_architecture, is_hub_id
+from omnidraft.runtime.models.fetch import hub_config, is_hub_id
 from omnidraft.runtime.models.progress import Progress
 from omnidraft.runtime.models.resolve import resolve_checkpoint
 from omnidraft.runtime.storage.bundle import (
@@ -71,8 +73,8 @@ def export(
 
     Raises:
         OmniDraftError: an option does not fit or has no effect, the calibration text is too short,
-            the checkpoint is no Llama or its tokenizer not its own, the disk is full, or the result
-            is too far from float32.
+            the checkpoint cannot draft (see ``check_drafts``) or its tokenizer is not its own, the
+            disk is full, or the result is too far from float32.
     """
     recipe = find_recipe(backend)
     options = _complete(options or Options(), recipe)
@@ -89,7 +91,7 @@ def export(
     with whole_folder(output) as folder:
         source = find_checkpoint(name, progress)
         checkpoint = open_checkpoint(source)
-        _check_llama(checkpoint.decoder.architecture, source)
+        check_drafts(checkpoint.decoder, source)
         files = tokenizer_files(source)
         tokenizer = Tokenizer(files)
         _check_vocabulary(checkpoint.decoder, tokenizer)
@@ -206,13 +208,13 @@ def _obstacle(output: Path) -> str:
 
 
 def find_checkpoint(name: str, progress: Progress) -> Path:
-    """The checkpoint of a drafter to export, fetched if need be; a repository's if it is a Llama.
+    """The checkpoint of a drafter to export, fetched if need be; a repository's if it can draft.
 
     Raises:
         ModelNotFoundError, DamagedFileError, OmniDraftError: see ``export``.
     """
     if is_hub_id(name):
-        _check_llama(hub_architecture(name, progress), name)
+        check_drafts(describe(hub_config(name, progress), name)[0], name)
     try:
         return resolve_checkpoint(name, progress=progress)
     except ModelNotFoundError as error:
@@ -231,14 +233,6 @@ def _context(options: Options, recipe: Recipe, decoder: Decoder) -> int:
             f"--context {options.context} is more than the model's limit of {limit} tokens."
         )
     return options.context or min(recipe.context or limit, limit)
-
-
-def _check_llama(architecture: str, source: Path | str) -> None:
-    if architecture != "llama":
-        raise OmniDraftError(
-            f"{source} is a {architecture} model; a drafter to export must be a Llama "
-            "(model_type 'llama' in its config.json)."
-        )
 
 
 def _check_vocabulary(decoder: Decoder, tokenizer: Tokenizer) -> None:

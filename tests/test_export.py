@@ -54,6 +54,17 @@ TEXTS = [TOKENS.tolist()]
 # What a device need not have.
 HEAVY = ("torch", "transformers", "onnx", "executorch", "gguf")
 HIDDEN, INNER, HEADS, KV_HEADS, SIZE = 64, 96, 4, 2, 16  # of tiny.py's models
+GEMMA = {
+    "model_type": "gemma3_text",
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "vocab_size": 130,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-6,
+    "hidden_activation": "gelu_pytorch_tanh",
+}
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +101,26 @@ def test_float32_computes_what_the_checkpoint_does(
     for start, stop in ((50, 51), (51, 60), (60, 120)):
         part = model.forward(TOKENS[start:stop])
         np.testing.assert_allclose(part, expected[start:stop], rtol=0, atol=1e-4)
+
+
+def test_a_drafter_of_another_family_that_computes_the_same(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(checkpoint, source)
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | {"model_type": "qwen2"}))
+    tensors = load_file(source / "model.safetensors")
+    for layer in range(2):
+        for part, heads in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS)):
+            bias = RNG.normal(0, 0.3, heads * SIZE).astype(np.float32)
+            tensors[f"model.layers.{layer}.self_attn.{part}_proj.bias"] = bias
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    convert(source, tmp_path / "converted", "float32")
+    export(str(source), tmp_path / "bundle", options=Options("none", lora_rank=0))
+    expected = logits(OnnxModel(tmp_path / "converted", threads=1))
+    found = logits(open_engine(tmp_path / "bundle", threads=1))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
 
 
 def test_quantized_bundles_are_near_and_smaller(bundles: dict[str, Path]) -> None:
@@ -517,8 +548,12 @@ def test_refusals(checkpoint: Path, tmp_path: Path) -> None:
         refused("no share from 0 to 1", min_agreement=share)
     refused("trains LoRA", train_step=True, lora_rank=0)
     config = json.loads((source / "config.json").read_text())
-    for kind, word in (("qwen2", "must be a Llama"), ("gpt2", "not supported")):
-        (source / "config.json").write_text(json.dumps(config | {"model_type": kind}))
+    windows = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0}
+    for change, word in (
+        ({"model_type": "qwen2", **windows}, "sliding windows. A drafter must be a Llama"),
+        ({"model_type": "gpt2"}, "not supported"),
+    ):
+        (source / "config.json").write_text(json.dumps(config | change))
         refused(word)
     (source / "config.json").write_text(json.dumps(config))
     larger = sentencepiece_tokenizer()
@@ -540,8 +575,9 @@ def test_refusals(checkpoint: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "match"),
     [
-        ({"model_type": "qwen2"}, "someone/model@main is a qwen2 model; .* must be a Llama"),
-        ({"model_type": "gpt2"}, "is a gpt2 model; .* must be a Llama"),
+        (GEMMA, "someone/model@main is a gemma3 model with .* must be a Llama"),
+        ({"model_type": "gpt2"}, "model_type 'gpt2' is not supported"),
+        ({"model_type": "llama"}, "someone/model@main/config.json: num_hidden_layers"),
         ({}, "names no model_type"),
         ([], "names no model_type"),
         (None, "no config.json"),

@@ -86,8 +86,11 @@ def test_lora_equals_merged_weights(tmp_path: Path) -> None:
         torch.testing.assert_close(found, merged(tokens, positions, mask), atol=1e-4, rtol=0)
 
 
-def test_refuses_what_is_no_llama(tmp_path: Path) -> None:
+def test_refuses_what_no_llama_computes(tmp_path: Path) -> None:
     config = transformers.Qwen2Config(
+        use_sliding_window=True,
+        sliding_window=8,
+        max_window_layers=0,
         hidden_size=32,
         intermediate_size=32,
         num_hidden_layers=1,
@@ -96,5 +99,5 @@ def test_refuses_what_is_no_llama(tmp_path: Path) -> None:
         vocab_size=64,
     )
     transformers.Qwen2ForCausalLM(config).save_pretrained(tmp_path)
-    with pytest.raises(OmniDraftError, match="qwen2"):
+    with pytest.raises(OmniDraftError, match="qwen2 model with sliding windows"):
         Llama(open_checkpoint(tmp_path), CONTEXT)

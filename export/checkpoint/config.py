@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -111,7 +110,7 @@ class Config(_Read):
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
-def read_config(schema: type[AnyConfig], config: Mapping[str, Any], path: Path) -> AnyConfig:
+def read_config(schema: type[AnyConfig], config: Mapping[str, Any], path: str) -> AnyConfig:
     """The fields of ``config``, its nulls left out.
 
     Raises:

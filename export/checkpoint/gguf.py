@@ -129,7 +129,6 @@ class GgufCheckpoint:
         return value
 
     def _describe(self) -> Decoder:
-        """The decoder as it would be for a Llama, changed by its family."""
         kind = self._get("general.architecture")
         self._architecture = family = of_gguf_name(kind, str(self._path))
 
@@ -144,6 +143,7 @@ class GgufCheckpoint:
         head_size = get("attention.key_length", hidden // heads)
         if get("rope.dimension_count", head_size) != head_size:
             raise unsupported(f"{self._path}: rotation of only a part of each head")
+        # As it would be for a Llama.
         decoder = Decoder(
             architecture=family.name,
             layers=layers,

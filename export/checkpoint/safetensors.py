@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from omnidraft.export.checkpoint.architectures import of_model_type, unsupported
+from omnidraft.export.checkpoint.architectures import Architecture, of_model_type, unsupported
 from omnidraft.export.checkpoint.config import read_config
 from omnidraft.export.checkpoint.rope import ropes_of
 from omnidraft.export.checkpoint.spec import (
@@ -60,7 +60,7 @@ class SafetensorsCheckpoint:
             ),
             "model.",
         )
-        self._decoder = self._describe(load_json(folder / "config.json"))
+        self._decoder, self._architecture = describe(load_json(folder / "config.json"), folder)
 
     @property
     def decoder(self) -> Decoder:
@@ -117,47 +117,54 @@ class SafetensorsCheckpoint:
             )
         return np.ascontiguousarray(part[start:stop], dtype=np.float32)
 
-    def _describe(self, config: Mapping[str, Any]) -> Decoder:
-        """The decoder as it would be for a Llama, changed by its family."""
-        path = self._folder / "config.json"
-        self._architecture = family = of_model_type(config.get("model_type"), str(self._folder))
-        config = family.text_config(config)
-        if (quantized := config.get("quantization_config")) is not None:
-            method = quantized.get("quant_method") if isinstance(quantized, dict) else quantized
-            raise OmniDraftError(
-                f"{path}: quantization_config: weights quantized by {method!r} are not read. Take "
-                "the checkpoint from before it was quantized, or a GGUF file."
-            )
-        for key in ("mlp_bias", "attn_logit_softcapping", "final_logit_softcapping"):
-            if config.get(key):
-                raise unsupported(f"{self._folder}: {key} = {config[key]}")
-        c = read_config(family.schema, config, path)
-        expected = HF_ACTIVATIONS[family.activation]
-        if c.activation != expected:
-            raise unsupported(f"{self._folder}: activation '{c.activation}' (not {expected})")
-        if c.head_size < 1:
-            raise DamagedFileError(f"{path}: num_attention_heads is larger than hidden_size.")
-        layers, heads = c.num_hidden_layers, c.num_attention_heads
-        decoder = Decoder(
-            architecture=family.name,
-            layers=layers,
-            hidden_size=c.hidden_size,
-            feed_forward_size=c.intermediate_size,
-            heads=heads,
-            kv_heads=c.num_key_value_heads or heads,
-            head_size=c.head_size,
-            vocab_size=c.vocab_size,
-            context_length=c.max_position_embeddings,
-            norm_epsilon=c.rms_norm_eps,
-            query_scale=c.head_size**-0.5,
-            activation=family.activation,
-            tied_embeddings=bool(c.tie_word_embeddings),
-            qk_norm=family.qk_norm,
-            post_norms=family.post_norms,
-            windows=(None,) * layers,
-            ropes=(ropes_of(c)[0],) * layers,
-            drafted_tokens=c.drafted_tokens,
+
+def describe(config: Mapping[str, Any], source: Path | str) -> tuple[Decoder, Architecture[Any]]:
+    """The decoder that a config.json describes, and its family; ``source`` is where it is from.
+
+    Raises:
+        DamagedFileError: a field is missing or cannot be.
+        OmniDraftError: the family, or something that the fields ask for, is not supported.
+    """
+    path = f"{source}/config.json"
+    family = of_model_type(config.get("model_type"), str(source))
+    config = family.text_config(config)
+    if (quantized := config.get("quantization_config")) is not None:
+        method = quantized.get("quant_method") if isinstance(quantized, dict) else quantized
+        raise OmniDraftError(
+            f"{path}: quantization_config: weights quantized by {method!r} are not read. Take "
+            "the checkpoint from before it was quantized, or a GGUF file."
         )
-        decoder = family.from_config(decoder, c)
-        check_sound(decoder, str(path))
-        return decoder
+    for key in ("mlp_bias", "attn_logit_softcapping", "final_logit_softcapping"):
+        if config.get(key):
+            raise unsupported(f"{source}: {key} = {config[key]}")
+    c = read_config(family.schema, config, path)
+    expected = HF_ACTIVATIONS[family.activation]
+    if c.activation != expected:
+        raise unsupported(f"{source}: activation '{c.activation}' (not {expected})")
+    if c.head_size < 1:
+        raise DamagedFileError(f"{path}: num_attention_heads is larger than hidden_size.")
+    layers, heads = c.num_hidden_layers, c.num_attention_heads
+    # As it would be for a Llama.
+    decoder = Decoder(
+        architecture=family.name,
+        layers=layers,
+        hidden_size=c.hidden_size,
+        feed_forward_size=c.intermediate_size,
+        heads=heads,
+        kv_heads=c.num_key_value_heads or heads,
+        head_size=c.head_size,
+        vocab_size=c.vocab_size,
+        context_length=c.max_position_embeddings,
+        norm_epsilon=c.rms_norm_eps,
+        query_scale=c.head_size**-0.5,
+        activation=family.activation,
+        tied_embeddings=bool(c.tie_word_embeddings),
+        qk_norm=family.qk_norm,
+        post_norms=family.post_norms,
+        windows=(None,) * layers,
+        ropes=(ropes_of(c)[0],) * layers,
+        drafted_tokens=c.drafted_tokens,
+    )
+    decoder = family.from_config(decoder, c)
+    check_sound(decoder, path)
+    return decoder, family

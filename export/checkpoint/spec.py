@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
@@ -48,18 +49,6 @@ class Decoder:
     # A drafter's: its tokens are in the order of how often it proposes them, and those after the
     # first so many are not worth a row of the head.
     drafted_tokens: int | None = None
-
-    def unlike_llama(self) -> list[str]:
-        """What it computes that a Llama does not; biases aside, as some Llamas have them."""
-        differences = {
-            "GELU": self.activation != "silu",
-            "normalised queries and keys": self.qk_norm,
-            "norms behind its blocks": self.post_norms,
-            "sliding windows": any(self.windows),
-            "layers that rotate differently": len(set(self.ropes)) > 1,
-            "scaled embeddings": self.embedding_scale != 1,
-        }
-        return [name for name, present in differences.items() if present]
 
 
 def windows_of(
@@ -160,6 +149,28 @@ def check_sound(decoder: Decoder, source: str) -> None:
         reason = f"layer_types names {len(d.windows)} of {d.layers} layers"
     if reason:
         raise DamagedFileError(f"{source}: {reason}.")
+
+
+def check_drafts(decoder: Decoder, source: Path | str) -> None:
+    """Demand that a decoder computes what a Llama does, biases of attention included.
+
+    Raises:
+        OmniDraftError: it does more; ``source`` is where it comes from.
+    """
+    d = decoder
+    more = {
+        "GELU": d.activation != "silu",
+        "normed queries and keys": d.qk_norm,
+        "norms after its blocks": d.post_norms,
+        "sliding windows": any(d.windows),
+        "layers that rotate differently": len(set(d.ropes)) > 1,
+        "scaled embeddings": d.embedding_scale != 1,
+    }
+    if found := [name for name, present in more.items() if present]:
+        raise OmniDraftError(
+            f"{source} is a {d.architecture} model with {', '.join(found)}. A drafter must be a "
+            "Llama, or compute what a Llama does: take another one."
+        )
 
 
 def check_shape(decoder: Decoder, name: str, shape: Sequence[int], stored: str) -> None:

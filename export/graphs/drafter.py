@@ -16,7 +16,13 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper, save_model
 
-from omnidraft.export.checkpoint.spec import LINEAR_PARTS, Checkpoint, joined_bias, joined_weight
+from omnidraft.export.checkpoint.spec import (
+    LINEAR_PARTS,
+    Checkpoint,
+    check_drafts,
+    joined_bias,
+    joined_weight,
+)
 from omnidraft.export.graphs.quantize import BLOCK, Rounded, exact_blocks4, quantize_blocks8
 from omnidraft.export.graphs.target import (
     CONTRIB,
@@ -43,7 +49,7 @@ def write_drafter_graph(
     four: Mapping[str, Rounded] | None = None,
     own: bool = False,
 ) -> ModelProto:
-    """Write ``model.onnx`` and ``model.onnx.data`` into ``folder``, for a Llama.
+    """Write ``model.onnx`` and ``model.onnx.data`` into ``folder``, for a decoder like Llama's.
 
     Inputs: ``tokens`` int64 [1, n], ``last_position`` int32 [1] and ``total_length`` int32 [] (the
     place of the last token, and 1 more), ``first_row`` int64 [1] (logits are computed from this row
@@ -54,7 +60,12 @@ def write_drafter_graph(
 
     Args:
         lora, four, own: see ``DrafterWriter``.
+
+    Raises:
+        OmniDraftError: see ``check_drafts``.
+        DamagedFileError: see ``Checkpoint.rows``.
     """
+    check_drafts(checkpoint.decoder, "The checkpoint")
     # A new file: the old one may still be mapped into memory.
     (folder / WEIGHTS_FILE).unlink(missing_ok=True)
     with (folder / WEIGHTS_FILE).open("wb") as file:

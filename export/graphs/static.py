@@ -1,4 +1,4 @@
-"""A Llama decoder as a plain float32 ONNX graph of fixed context, for accelerators.
+"""A drafter's decoder as a plain float32 ONNX graph of fixed context, for accelerators.
 
 Accelerators want static shapes and plain operators, so the KV cache is the host's: a pass takes the
 old keys and values whole and returns those of its own tokens, and the host says by ``mask`` which

@@ -22,11 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper, save_model
 
-from omnidraft.export.checkpoint.spec import Checkpoint, joined_bias, joined_weight
+from omnidraft.export.checkpoint.spec import Checkpoint, check_drafts, joined_bias, joined_weight
 from omnidraft.export.graphs.gradients import TINY, Tape
 from omnidraft.export.graphs.quantize import BLOCK, quantize_blocks8
 from omnidraft.export.graphs.target import Progress
-from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.learning.training_step import TRAINING_FILE
 
 WEIGHTS_FILE = f"{TRAINING_FILE}.data"
@@ -81,16 +80,10 @@ def write_training_graph(
         The graph, its weights in the file.
 
     Raises:
-        OmniDraftError: the decoder computes something that this graph does not.
+        OmniDraftError: see ``check_drafts``.
         DamagedFileError: see ``Checkpoint.rows``.
     """
-    d = checkpoint.decoder
-    if d.activation != "silu" or d.qk_norm or d.post_norms or any(d.windows):
-        raise OmniDraftError(
-            f"No training step can be made of a {d.architecture} decoder with these settings: a "
-            "drafter that learns must be a Llama (or the like: SiLU, no further norms, full "
-            "attention)."
-        )
+    check_drafts(checkpoint.decoder, "The checkpoint")
     model = _Writer(checkpoint, progress, storage).build()
     # onnx appends to a file of weights that is there; one that it makes only its owner may read.
     (folder / WEIGHTS_FILE).unlink(missing_ok=True)
@@ -164,8 +157,6 @@ class _Writer:
         embedding = self.weight("embedding", self.checkpoint.rows("embedding"))
         tokens = t.node("Reshape", ["tokens", t.integers(-1)])
         x = t.node("Gather", [embedding, tokens])
-        if d.embedding_scale != 1:
-            x = t.node("Mul", [x, t.real(d.embedding_scale)])
         frequencies = np.array(d.ropes[0].inverse_frequencies, np.float32)
         positions = t.node("Reshape", ["positions", t.integers(-1, 1, 1)])
         positions = t.node("Cast", [positions], to=TensorProto.FLOAT)

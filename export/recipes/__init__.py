@@ -105,7 +105,7 @@ class Recipe(Protocol):
         """Write the graphs into ``folder`` (which is temporary; failing halfway is fine).
 
         Args:
-            checkpoint: a Llama decoder.
+            checkpoint: of a decoder that ``check_drafts`` allows.
             options: with ``quantization`` and ``context`` set.
             calibration: texts as the drafter's tokens, for static quantization.
         """

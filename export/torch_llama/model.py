@@ -18,10 +18,10 @@ from omnidraft.export.checkpoint.spec import (
     LINEAR_PARTS,
     Checkpoint,
     Decoder,
+    check_drafts,
     joined_bias,
     joined_weight,
 )
-from omnidraft.runtime.errors import OmniDraftError
 
 
 def lora_shapes(decoder: Decoder, rank: int) -> dict[str, tuple[int, int]]:
@@ -135,7 +135,7 @@ class Llama(nn.Module):
             alone and its mask is [T, T].
 
     Raises:
-        OmniDraftError: the checkpoint is no Llama.
+        OmniDraftError: see ``check_drafts``.
     """
 
     cosine: Tensor
@@ -144,11 +144,7 @@ class Llama(nn.Module):
     def __init__(self, checkpoint: Checkpoint, context: int, *, cached: bool = True) -> None:
         super().__init__()
         d = self.decoder = checkpoint.decoder
-        if d.architecture != "llama":
-            raise OmniDraftError(
-                f"The checkpoint's architecture is {d.architecture}; a drafter to export must be a "
-                "Llama (model_type 'llama' in its config.json)."
-            )
+        check_drafts(d, "The checkpoint")
         self.embedding = nn.Embedding(d.vocab_size, d.hidden_size, device="meta")
         self.embedding.weight = nn.Parameter(_tensor(checkpoint, "embedding"))
         self.layers = nn.ModuleList(

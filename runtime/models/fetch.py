@@ -142,8 +142,8 @@ def is_hub_id(name: str) -> bool:
     return name.count("/") == 1 and not name.startswith((".", "/", "~")) and not Path(name).exists()
 
 
-def hub_architecture(repository: str, progress: Progress) -> str:
-    """The ``model_type`` of a Hugging Face repository, of which nothing but config.json is fetched.
+def hub_config(repository: str, progress: Progress) -> dict[str, Any]:
+    """The config.json of a Hugging Face repository, of which nothing else is fetched.
 
     Args:
         repository: see ``fetch_hub``.
@@ -162,8 +162,9 @@ def hub_architecture(repository: str, progress: Progress) -> str:
                 "safetensors, or give the path of a GGUF file."
             )
         try:
-            config = json.loads((folder / "config.json").read_text("utf-8"))
-            return str(config["model_type"])
+            config: dict[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
+            config["model_type"]
+            return config
         except (ValueError, RecursionError, KeyError, TypeError) as error:
             raise DamagedFileError(
                 f"The config.json of {repository} names no model_type. Name another repository."
