@@ -10,7 +10,7 @@ def main() -> None:
     """Run the command; Ctrl-C ends it at once while its imports are being read."""
     # os._exit: an exception would have to pass through whatever is being imported.
     signal.signal(signal.SIGINT, lambda signum, frame: os._exit(130))
-    from omnidraft.cli import main as run
+    from omnidraft.cli.app import main as run
 
     run()
 

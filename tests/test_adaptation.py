@@ -26,8 +26,9 @@ from tiny import write_drafter, write_target
 from toy import ToyModel, toy_pair
 from typer.testing import CliRunner
 
-from omnidraft import SamplingParameters, adapt_cli
-from omnidraft.cli import app
+from omnidraft import SamplingParameters
+from omnidraft.cli import adapt as adapt_command
+from omnidraft.cli.app import app
 from omnidraft.export.learnable import learnable_drafter
 from omnidraft.runtime.decoding.decoder import Round, SpeculativeDecoder
 from omnidraft.runtime.errors import (
@@ -1152,7 +1153,7 @@ def test_whoever_adapts_learns_where_learning_had_stopped(
     session.generate(PROMPTS[0], OPTIONS)
     session.learner.trainer.progress.stopped = True
     session.save()
-    monkeypatch.setattr(adapt_cli, "open_models", lambda *a, **k: (world.target, world.drafter))
+    monkeypatch.setattr(adapt_command, "open_models", lambda *a, **k: (world.target, world.drafter))
     monkeypatch.setenv("OMNIDRAFT_DATA", str(tmp_path))
     store = AdapterStore(tmp_path / "adapters")
     store.save("stopped", world.store.read("stopped"))
@@ -1170,7 +1171,7 @@ def test_an_adaptation_learns_from_every_prompt(
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(json.dumps({"prompt": PROMPTS[0]}) + "\n" + 9 * '{"prompt": "What?"}\n')
     monkeypatch.setattr(trainer_module, "_QUEUE", 2)
-    monkeypatch.setattr(adapt_cli, "open_models", lambda *a, **k: (world.target, world.drafter))
+    monkeypatch.setattr(adapt_command, "open_models", lambda *a, **k: (world.target, world.drafter))
     monkeypatch.setenv("OMNIDRAFT_DATA", str(tmp_path))
     arguments = ["adapt", str(prompts), "--target", "x", "--adapter", "a", "--json"]
     arguments += ["--max-new-tokens", "8", "--learn-budget", budget]
@@ -1205,8 +1206,8 @@ def test_how_a_head_is_trained_and_when_a_draft_ends_can_be_chosen(
             used.append((self.learner.trainer.options.head, options.draft_confidence))
             return super().generate(prompt, options)
 
-    monkeypatch.setattr(adapt_cli, "Session", Watched)
-    monkeypatch.setattr(adapt_cli, "open_models", lambda *a, **k: (world.target, world.drafter))
+    monkeypatch.setattr(adapt_command, "Session", Watched)
+    monkeypatch.setattr(adapt_command, "open_models", lambda *a, **k: (world.target, world.drafter))
     arguments = ["adapt", str(prompts), "--target", "x", "--adapter", "a", "--interval", "1"]
     done = CliRunner().invoke(app, [*arguments, "--max-new-tokens", "8", *given])
     assert done.exit_code == 0, done.output

@@ -24,7 +24,7 @@ from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
 from omnidraft import OmniDraftError, _native
-from omnidraft.adapters_cli import adapters_app
+from omnidraft.cli.adapters import adapters_app
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
 from omnidraft.runtime.learning import store as adapter_store
 from omnidraft.runtime.learning.store import (

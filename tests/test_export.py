@@ -512,7 +512,7 @@ class Blocked:
         if name.partition(".")[0] in HEAVY:
             raise ImportError(f"{name} is blocked")
 sys.meta_path.insert(0, Blocked())
-from omnidraft.cli import main
+from omnidraft.cli.app import main
 main()
 """
     )
@@ -707,7 +707,7 @@ def refuse(event, arguments):
     if event == "open" and str(arguments[0]).endswith(name):
         raise PermissionError(13, "Permission denied", arguments[0])
 sys.addaudithook(refuse)
-from omnidraft.cli import main
+from omnidraft.cli.app import main
 main()
 """
     out = ("--output", str(tmp_path / "out"))
@@ -786,7 +786,7 @@ def test_interruption_of_the_start() -> None:
 import os, signal, sys
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
-        if name in ("numpy", "omnidraft.cli", "omnidraft._native"):
+        if name in ("numpy", "omnidraft.cli.app", "omnidraft._native"):
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupting())
 sys.argv = ["omnidraft", "doctor"]
@@ -986,7 +986,7 @@ def test_no_space_left(checkpoint: Path, tmp_path: Path, limit: int) -> None:
 import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
-from omnidraft.cli import main
+from omnidraft.cli.app import main
 main()
 """
     out = ("--output", str(tmp_path / "out"), "--train-step", "--quantization", "none")

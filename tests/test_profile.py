@@ -679,6 +679,6 @@ def test_stacks_lay_their_parts_end_to_end() -> None:
 
 
 def test_the_command_line_does_not_load_the_profiler_at_its_start() -> None:
-    code = "import sys, omnidraft.cli; print([m for m in sys.modules if 'profiling' in m])"
+    code = "import sys, omnidraft.cli.app; print([m for m in sys.modules if 'profiling' in m])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "[]\n", done.stderr

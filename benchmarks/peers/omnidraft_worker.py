@@ -7,8 +7,8 @@ from typing import Any
 
 import omnidraft
 from benchmarks.peers.worker import Request, Trace, serve
-from omnidraft.adapt_cli import adapter_choice
-from omnidraft.output import open_models
+from omnidraft.cli.loading import open_models
+from omnidraft.opening import adapter_choice
 
 
 class OmniDraft:

@@ -42,12 +42,12 @@ class OmniDraftExportCommand(BaseOptimumCLICommand):  # type: ignore[misc]
 
     def run(self) -> None:
         """Export; exits with 2 after a message when something is wrong."""
-        from omnidraft.cli import export_command
+        from omnidraft.cli.export import export
         from omnidraft.runtime.errors import OmniDraftError
 
         options = {name: value for name, value in vars(self.args).items() if name != "func"}
         try:
-            export_command(options.pop("model"), **options)
+            export(options.pop("model"), **options)
         except OmniDraftError as error:
             print(f"error: {error}", file=sys.stderr)
             sys.exit(2)

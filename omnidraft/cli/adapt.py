@@ -16,12 +16,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from omnidraft.output import AsJson, errors, open_models, print_json, progress_bar, stdout, steps
+from omnidraft.cli import options as opt
+from omnidraft.cli.loading import open_models
+from omnidraft.cli.output import errors, print_json, progress_bar, stdout, steps
 from omnidraft.runtime.bench import Prompt, Report, compare, prompt_named, read_prompts
-from omnidraft.runtime.engines import Engine
 from omnidraft.runtime.errors import MissingDependencyError, OmniDraftError
 from omnidraft.runtime.models import LoadedModel
-from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION, Quantization
+from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION
 from omnidraft.runtime.options import (
     DEFAULT_DRAFT_CONFIDENCE,
     FIXED_DRAFT_LENGTH,
@@ -35,27 +36,18 @@ if TYPE_CHECKING:
     from omnidraft.runtime.learning.learner import AdapterChoice
     from omnidraft.runtime.learning.trainer import Progress
 
-AdapterOption = Annotated[
-    str | None, typer.Option(help="Draft with what this adapter has learned.", show_default=False)
-]
-
 # Prompts that a point of a curve is the mean of.
 _SMOOTH = 8
 _BARS = "▁▂▃▄▅▆▇█"
 
 
 def adapt(
-    prompts: Annotated[Path, typer.Argument(help="JSON lines of {task, prompt}.")],
-    target: Annotated[
-        str,
-        typer.Option(help="Model name, folder, GGUF file or Hugging Face id.", show_default=False),
-    ],
+    prompts: opt.PromptFile,
+    target: opt.Target,
     adapter: Annotated[
         str, typer.Option(help="Learn into this adapter; a new one begins.", show_default=False)
     ],
-    drafter: Annotated[
-        str, typer.Option(help="Drafter: 'default' is the built-in one.")
-    ] = DEFAULT_DRAFTER,
+    drafter: opt.Drafter = DEFAULT_DRAFTER,
     loss: Annotated[
         Literal["ce", "hybrid", "dm", "ngram", "kl", "alm"] | None,
         typer.Option(help="What is minimised.", show_default="the adapter's, else ce"),
@@ -74,7 +66,7 @@ def adapt(
             min=0, max=1, help="Draft until a rejection is likelier than this: 1 - confidence."
         ),
     ] = 1 - DEFAULT_DRAFT_CONFIDENCE,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N prompts.")] = None,
+    limit: opt.Limit = None,
     test: Annotated[
         Path | None,
         typer.Option(help="Compare before and after on these prompts.", show_default=False),
@@ -92,29 +84,19 @@ def adapt(
             min=0, max=1, help="Share of the time that may go into learning, beside the answers."
         ),
     ] = 1.0,
-    max_new_tokens: Annotated[
-        int, typer.Option(min=1, help="Generate at most so many tokens.")
-    ] = 128,
+    max_new_tokens: opt.MaxNewTokens = 128,
     draft_length: Annotated[
         int, typer.Option(min=1, max=32, help="Draft tokens per round.")
     ] = FIXED_DRAFT_LENGTH,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="No chat template: continue the text.")
-    ] = False,
-    quantization: Annotated[
-        Quantization, typer.Option(help="Weights of a converted model.")
-    ] = DEFAULT_QUANTIZATION,
-    engine: Annotated[
-        Engine | None, typer.Option(help="What runs the target.", show_default="by what it is")
-    ] = None,
-    threads: Annotated[
-        int, typer.Option(min=1, max=256, help="Threads for one pass of the target.")
-    ] = 2,
+    raw: opt.Raw = False,
+    quantization: opt.Weights = DEFAULT_QUANTIZATION,
+    engine: opt.RunBy = None,
+    threads: opt.Threads = 2,
     plot: Annotated[
         Path | None,
         typer.Option(help="Write the curves here, a PNG file.", show_default=False),
     ] = None,
-    as_json: AsJson = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Answer every prompt, and learn from each.
 

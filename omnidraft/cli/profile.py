@@ -10,10 +10,11 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from omnidraft.output import AsJson, print_json, stdout, steps
+from omnidraft.cli import options as opt
+from omnidraft.cli.output import print_json, stdout, steps
 from omnidraft.runtime.bench import read_prompts
 from omnidraft.runtime.errors import OmniDraftError
-from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION, Quantization
+from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION
 from omnidraft.runtime.options import DEFAULT_DRAFT_LENGTH, read_draft_length
 
 if TYPE_CHECKING:
@@ -22,33 +23,19 @@ if TYPE_CHECKING:
 
 
 def profile(
-    target: Annotated[
-        str,
-        typer.Option(help="Model name, folder, GGUF file or Hugging Face id.", show_default=False),
-    ],
+    target: opt.Target,
     prompts: Annotated[
         Path | None,
         typer.Argument(help="JSON lines of {task, prompt}.", show_default="a few built-in ones"),
     ] = None,
-    drafter: Annotated[
-        str, typer.Option(help="Drafter: 'default' is the built-in one.")
-    ] = DEFAULT_DRAFTER,
-    quantization: Annotated[
-        Quantization, typer.Option(help="Weights of a converted model.")
-    ] = DEFAULT_QUANTIZATION,
-    threads: Annotated[
-        int, typer.Option(min=1, max=256, help="Threads for one pass of the target.")
-    ] = 2,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N prompts.")] = None,
+    drafter: opt.Drafter = DEFAULT_DRAFTER,
+    quantization: opt.Weights = DEFAULT_QUANTIZATION,
+    threads: opt.Threads = 2,
+    limit: opt.Limit = None,
     max_new_tokens: Annotated[
         int, typer.Option(min=2, help="Generate at most so many tokens.")
     ] = 128,
-    draft_length: Annotated[
-        str,
-        typer.Option(
-            metavar="N|auto", help="Draft tokens per round; auto: as many as pay for themselves."
-        ),
-    ] = str(DEFAULT_DRAFT_LENGTH),
+    draft_length: opt.DraftLength = str(DEFAULT_DRAFT_LENGTH),
     repeat: Annotated[
         int, typer.Option(min=1, help="Answer everything so often; speeds are medians.")
     ] = 3,
@@ -63,7 +50,7 @@ def profile(
         ),
     ] = None,
     adb: Annotated[bool, typer.Option("--adb", hidden=True)] = False,
-    as_json: AsJson = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Measure where time, memory and energy go, plainly and speculatively in turn.
 

@@ -6,18 +6,10 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
-
-if TYPE_CHECKING:
-    from omnidraft.runtime.engines import Engine
-    from omnidraft.runtime.models import LoadedModel
-    from omnidraft.runtime.models.catalogue import Quantization
-
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else.")]
 
 errors = Console(stderr=True, highlight=False)
 
@@ -56,24 +48,6 @@ def progress_bar() -> Iterator[Progress]:
         disable=not errors.is_terminal,
     ) as progress:
         yield progress
-
-
-def open_models(
-    target: str,
-    drafter: str | None,
-    quantization: Quantization,
-    engine: Engine | None,
-    threads: int,
-    *,
-    learnable: bool = False,
-) -> tuple[LoadedModel, LoadedModel | None]:
-    """``open_pair``, showing what takes time."""
-    from omnidraft.opening import open_pair
-
-    with steps("loading") as show:
-        return open_pair(
-            target, drafter, quantization, engine, threads, learnable=learnable, progress=show
-        )
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from rich.markup import escape
 from rich.prompt import Confirm
 from rich.table import Table
 
-from omnidraft.output import AsJson, print_json, stdout
+from omnidraft.cli import options as opt
+from omnidraft.cli.output import print_json, stdout
 from omnidraft.runtime.errors import OmniDraftError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ Name = Annotated[str, typer.Argument(help="The adapter's name.", show_default=Fa
 
 
 @adapters_app.command("list")
-def list_(as_json: AsJson = False) -> None:
+def list_(as_json: opt.AsJson = False) -> None:
     """List the stored adapters, the most recently used first."""
     store = _store()
     entries = store.list()
@@ -63,7 +64,7 @@ def list_(as_json: AsJson = False) -> None:
 
 
 @adapters_app.command()
-def show(name: Name, as_json: AsJson = False) -> None:
+def show(name: Name, as_json: opt.AsJson = False) -> None:
     """Show whose an adapter is and what it holds, and check all of it against its checksums."""
     store = _store()
     adapter = store.read(name)
@@ -100,7 +101,7 @@ def export(
         Literal["omnidraft", "onnx-adapter"],
         typer.Option(help="onnx-adapter: the LoRA alone, for ONNX Runtime."),
     ] = "omnidraft",
-    as_json: AsJson = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Write an adapter to one file, which `import` reads on another machine."""
     _store().export(name, path, format)
@@ -119,7 +120,7 @@ def import_(
     replace: Annotated[
         bool, typer.Option("--replace", help="Take the place of an adapter of this name.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Keep an adapter that was exported, after checking all of it."""
     name = path.stem if name is None else name
@@ -136,7 +137,7 @@ def import_(
 def delete(
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    as_json: AsJson = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Delete an adapter for good."""
     store = _store()

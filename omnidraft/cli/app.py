@@ -1,0 +1,81 @@
+"""The ``omnidraft`` command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import warnings
+from types import FrameType
+from typing import NoReturn
+
+import typer
+from rich.text import Text
+
+from omnidraft.cli.adapt import adapt
+from omnidraft.cli.adapters import adapters_app
+from omnidraft.cli.bench import bench
+from omnidraft.cli.doctor import doctor
+from omnidraft.cli.export import export
+from omnidraft.cli.generate import generate
+from omnidraft.cli.inspect import inspect
+from omnidraft.cli.models import models_app
+from omnidraft.cli.output import errors
+from omnidraft.cli.profile import profile
+from omnidraft.runtime.errors import OmniDraftError
+
+app = typer.Typer(
+    help="One small draft model makes any local language model answer faster, losslessly.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+for command in (generate, bench, adapt, profile, export, inspect, doctor):
+    app.command()(command)
+app.add_typer(models_app, name="models")
+app.add_typer(adapters_app, name="adapters")
+
+
+def main() -> None:
+    """Run the command. What a user can mend ends with a message and exit code 2."""
+    warnings.showwarning = lambda message, *_, **__: errors.print(
+        Text(f"warning: {message}", "yellow"), soft_wrap=True
+    )
+    # What is half done is cleared away on either.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    try:
+        app()
+    except OmniDraftError as error:
+        errors.print(Text(f"error: {error}", "red"), soft_wrap=True)
+        sys.exit(2)
+    except _Interrupted as interruption:
+        errors.print("\ninterrupted")
+        sys.exit(128 + interruption.signum)
+    except BrokenPipeError:
+        # Whoever read our output has gone.
+        _forget_output()
+        sys.exit(141)
+    except OSError as error:
+        # No permission, a name that is too long, nowhere to print to.
+        errors.print(Text(f"error: {error}", "red"), soft_wrap=True)
+        _forget_output()
+        sys.exit(2)
+
+
+def _forget_output() -> None:
+    """Keep Python from complaining at exit about output that cannot be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class _Interrupted(BaseException):
+    """Ctrl-C or SIGTERM. Not KeyboardInterrupt, of which Typer would make exit code 1."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.signum = signum
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
+    raise _Interrupted(signum)

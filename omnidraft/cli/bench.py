@@ -1,0 +1,130 @@
+"""``omnidraft bench``: every prompt plainly and speculatively, and the two compared."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from omnidraft import GenerationOptions, Session
+from omnidraft.cli import options as opt
+from omnidraft.cli.loading import generation_options, open_session
+from omnidraft.cli.output import print_json, progress_bar, stdout
+from omnidraft.runtime.bench import Comparison, Report, compare, read_prompts
+from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION
+from omnidraft.runtime.options import (
+    DEFAULT_DRAFT_CONFIDENCE,
+    DEFAULT_DRAFT_LENGTH,
+    sampling_parameters,
+)
+
+
+def bench(
+    prompts: opt.PromptFile,
+    target: opt.Target,
+    drafter: opt.Drafter = DEFAULT_DRAFTER,
+    limit: opt.Limit = None,
+    max_new_tokens: opt.MaxNewTokens = 128,
+    temperature: opt.Temperature = 0.0,
+    top_k: opt.TopK = 0,
+    top_p: opt.TopP = 1.0,
+    min_p: opt.MinP = 0.0,
+    repetition_penalty: opt.Penalty = 1.0,
+    seed: opt.Seed = 0,
+    draft_length: opt.DraftLength = str(DEFAULT_DRAFT_LENGTH),
+    draft_confidence: opt.DraftConfidence = DEFAULT_DRAFT_CONFIDENCE,
+    verification: opt.Verification = "exact",
+    raw: opt.Raw = False,
+    quantization: opt.Weights = DEFAULT_QUANTIZATION,
+    engine: opt.RunBy = None,
+    threads: opt.Threads = 2,
+    adapter: opt.AdapterName = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Answer every prompt plainly and speculatively, and compare.
+
+    Without an adapter the n-gram cache starts empty, so that a run can be repeated.
+    """
+    options = generation_options(
+        max_new_tokens,
+        sampling_parameters(temperature, top_k, top_p, min_p, repetition_penalty),
+        verification,
+        seed,
+        draft_length,
+        draft_confidence,
+        raw,
+    )
+    if options.draft_length == 0:
+        raise OmniDraftError("bench compares drafting with plain decoding: --draft-length from 1")
+    entries = read_prompts(prompts, limit)
+    session = open_session(
+        target,
+        drafter,
+        quantization,
+        engine,
+        threads,
+        keep_ngrams=False,
+        adapter=adapter,
+    )
+    with progress_bar() as progress:
+        bar = progress.add_task("", total=len(entries))
+
+        def show(report: Report) -> None:
+            sums = report.overall
+            progress.update(
+                bar,
+                completed=sums.prompts,
+                description=f"{sums.speculative.block_efficiency:.2f} tokens a round, "
+                f"{sums.speedup:.2f}×, {sums.identical}/{sums.prompts} identical",
+            )
+
+        report = compare(session, entries, options, show)
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        _print_report(report, session, options)
+
+
+def _print_report(report: Report, session: Session, options: GenerationOptions) -> None:
+    # Short headings: the table fits 80 columns.
+    table = Table(box=None, pad_edge=False, caption="/s: tokens a second", caption_justify="left")
+    for heading in (
+        "task",
+        "prompts",
+        "tok/round",
+        "accepted",
+        "plain/s",
+        "drafted/s",
+        "speedup",
+        "identical",
+    ):
+        table.add_column(heading, justify="left" if heading == "task" else "right", no_wrap=True)
+
+    def add(task: str, sums: Comparison, style: str = "") -> None:
+        table.add_row(
+            task,
+            str(sums.prompts),
+            f"{sums.speculative.block_efficiency:.2f}",
+            f"{sums.speculative.acceptance_rate:.0%}",
+            f"{sums.plain.tokens_per_second:.1f}",
+            f"{sums.speculative.tokens_per_second:.1f}",
+            f"{sums.speedup:.2f}×",
+            f"{sums.identical}/{sums.prompts}" if options.sampling.greedy else "sampled",
+            style=style,
+        )
+
+    for task, sums in report.tasks.items():
+        add(task, sums)
+    add("all", report.overall, "bold")
+    console = stdout()
+    console.print(table)
+    for parting in report.partings:
+        console.print(
+            f"parted: {parting.task}, prompt {parting.prompt}, after {parting.position} tokens; "
+            f"the two largest logits were {parting.gap:.4f} apart"
+        )
+    if report.batch_noise > 0:
+        console.print(
+            "This target is not batch-invariant: scoring several tokens at once moved a logit by "
+            f"up to {report.batch_noise:.4g}. Where the two largest are closer than that, a "
+            "speculative answer may part from the plain one."
+        )

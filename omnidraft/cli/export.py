@@ -1,0 +1,81 @@
+"""``omnidraft export``: a drafter as a bundle for one backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from omnidraft.cli import options as opt
+from omnidraft.cli.inspect import inspect
+from omnidraft.cli.output import steps
+from omnidraft.runtime.storage.manifest import Backend, BundleQuantization
+
+
+def export(
+    checkpoint: Annotated[
+        str,
+        typer.Argument(
+            help="A Llama drafter: 'default', a folder, a GGUF file or a Hugging Face id."
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option(help="Folder to write; a bundle that is there is replaced.")
+    ],
+    backend: Annotated[Backend, typer.Option(help="What will run the bundle.")] = "onnx",
+    quantization: Annotated[
+        BundleQuantization | None,
+        typer.Option(help="How weights are stored.", show_default="by backend"),
+    ] = None,
+    lora_rank: Annotated[
+        int, typer.Option(min=0, max=1024, help="Rank of the LoRA inputs; 0: none.")
+    ] = 32,
+    context: Annotated[
+        int | None,
+        typer.Option(min=16, help="Longest sequence, in tokens.", show_default="by backend"),
+    ] = None,
+    soc: Annotated[
+        str | None,
+        typer.Option(help="Chip that the qnn backend compiles for.", show_default="SM8650"),
+    ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            help="Text for onnx int4 and qnn; the built-in text is tried, too, and compared.",
+            show_default="built-in text",
+        ),
+    ] = None,
+    min_agreement: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Fail when top-1 or acceptance agreement with float32 is lower.",
+            show_default="by quantization, and on the error of logits",
+        ),
+    ] = None,
+    train_step: Annotated[
+        bool,
+        typer.Option(
+            "--train-step/--no-train-step",
+            help="Add a graph that trains the LoRA inputs; it holds the weights once more.",
+        ),
+    ] = False,
+    threads: opt.MeasuringThreads = 2,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Write a drafter as a bundle for one backend, and prove it equal to float32.
+
+    The bundle holds the graphs, the tokenizer and omnidraft.json: what everything is, its sha256,
+    and how far it agrees with the float32 model on held text. See `omnidraft inspect`.
+    """
+    from omnidraft.export.pipeline import export as write
+    from omnidraft.export.recipes import Options
+
+    options = Options(
+        quantization, lora_rank, context or 0, soc, threads, min_agreement, train_step
+    )
+    with steps(f"exporting {checkpoint}") as show:
+        write(checkpoint, output, backend, options, calibration=calibration, progress=show)
+    inspect(output, as_json=as_json)

@@ -1,0 +1,147 @@
+"""``omnidraft generate``: one answer, streamed."""
+
+from __future__ import annotations
+
+import io
+import sys
+import warnings
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from omnidraft import GenerationOptions, Origin, Session
+from omnidraft.cli import options as opt
+from omnidraft.cli.loading import generation_options, open_session
+from omnidraft.cli.output import errors, print_json, stdout
+from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION
+from omnidraft.runtime.options import (
+    DEFAULT_DRAFT_CONFIDENCE,
+    DEFAULT_DRAFT_LENGTH,
+    sampling_parameters,
+)
+from omnidraft.runtime.session import Answer
+
+_STYLES = {
+    Origin.DIRECT: "green",
+    Origin.MERGED: "cyan",
+    Origin.CORRECTED: "yellow",
+    Origin.FREE: "default",
+    Origin.LOOKUP: "magenta",
+}
+
+
+def generate(
+    target: opt.Target,
+    prompt: Annotated[str, typer.Option(help="The prompt; - reads stdin.", show_default=False)],
+    drafter: opt.Drafter = DEFAULT_DRAFTER,
+    max_new_tokens: opt.MaxNewTokens = 256,
+    temperature: opt.Temperature = 0.0,
+    top_k: opt.TopK = 0,
+    top_p: opt.TopP = 1.0,
+    min_p: opt.MinP = 0.0,
+    repetition_penalty: opt.Penalty = 1.0,
+    seed: opt.Seed = None,
+    draft_length: opt.DraftLength = str(DEFAULT_DRAFT_LENGTH),
+    draft_confidence: opt.DraftConfidence = DEFAULT_DRAFT_CONFIDENCE,
+    no_draft: Annotated[bool, typer.Option("--no-draft", help="Plain decoding.")] = False,
+    verification: opt.Verification = "exact",
+    raw: opt.Raw = False,
+    quantization: opt.Weights = DEFAULT_QUANTIZATION,
+    engine: opt.RunBy = None,
+    threads: opt.Threads = 2,
+    adapter: opt.AdapterName = None,
+    learn: Annotated[
+        bool, typer.Option("--learn", help="Go on learning, and keep it in the adapter.")
+    ] = False,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Answer one prompt, streaming the text.
+
+    Colours in a terminal tell how a token came about: green direct, cyan merged n-gram, magenta
+    looked up in the text, yellow corrected by the target, uncoloured the target's own.
+
+    What one answer teaches the n-gram cache is kept for the next. A sampled answer with --seed
+    starts from an empty one, so that it can be repeated.
+    """
+    options = generation_options(
+        max_new_tokens,
+        sampling_parameters(temperature, top_k, top_p, min_p, repetition_penalty),
+        verification,
+        seed,
+        "0" if no_draft else draft_length,
+        draft_confidence,
+        raw,
+    )
+    text = _read_prompt(prompt)
+    session = open_session(
+        target,
+        drafter if options.draft_length != 0 else None,
+        quantization,
+        engine,
+        threads,
+        keep_ngrams=options.sampling.greedy or seed is None,
+        adapter=adapter,
+        learn=learn,
+    )
+    if as_json:
+        answer = session.generate(text, options)
+        print_json(_answer_as_dict(answer))
+    else:
+        _stream(session, text, options)
+    try:
+        session.save()
+    except OmniDraftError as error:
+        if learn:
+            raise
+        warnings.warn(str(error), stacklevel=1)  # the answer is there
+
+
+def _read_prompt(prompt: str) -> str:
+    if prompt != "-":
+        return prompt
+    if sys.stdin is None:
+        raise OmniDraftError("there is no stdin to read the prompt from: pass it as --prompt")
+    data = sys.stdin.buffer.read()
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise OmniDraftError(
+            f"stdin is not valid UTF-8: byte {error.start} is 0x{data[error.start]:02x}. "
+            "Convert it first, for example with iconv -t UTF-8"
+        ) from error
+
+
+def _stream(session: Session, prompt: str, options: GenerationOptions) -> None:
+    console = stdout(soft_wrap=True)
+    coloured = console.is_terminal
+    if not coloured and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # the model's text, byte for byte
+    begun = False
+    try:
+        for piece in session.stream(prompt, options):
+            begun = True
+            if coloured:
+                console.print(Text(piece.text, _STYLES[piece.origin]), end="")
+            else:
+                print(piece.text, end="", flush=True)
+    finally:
+        if begun:
+            print(flush=True)
+    if session.last is not None and coloured:
+        stats = session.last.statistics
+        errors.print(
+            f"[dim]{stats.target_tokens} tokens, {stats.tokens_per_second:.1f} a second, "
+            f"{stats.block_efficiency:.2f} a round, {stats.acceptance_rate:.0%} accepted, "
+            f"{stats.ngram_accepted} of {stats.ngram_hits} n-grams accepted[/]"
+        )
+
+
+def _answer_as_dict(answer: Answer) -> dict[str, Any]:
+    return {
+        "text": answer.text,
+        "token_ids": answer.token_ids,
+        "finish_reason": answer.finish_reason,
+        "stats": answer.statistics.as_dict(),
+    }

@@ -1,0 +1,79 @@
+"""What the commands load and pair, showing what takes time."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from omnidraft import GenerationOptions, SamplingParameters, Session, Verification
+from omnidraft.cli.output import steps
+from omnidraft.opening import adapter_choice, open_pair
+from omnidraft.runtime.engines import Engine
+from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.models import LoadedModel
+from omnidraft.runtime.models.catalogue import Quantization
+from omnidraft.runtime.options import read_draft_length
+from omnidraft.runtime.session import default_ngram_folder
+
+
+def open_models(
+    target: str,
+    drafter: str | None,
+    quantization: Quantization,
+    engine: Engine | None,
+    threads: int,
+    *,
+    learnable: bool = False,
+) -> tuple[LoadedModel, LoadedModel | None]:
+    """``open_pair``, showing what takes time."""
+    with steps("loading") as show:
+        return open_pair(
+            target, drafter, quantization, engine, threads, learnable=learnable, progress=show
+        )
+
+
+def open_session(
+    target: str,
+    drafter: str | None,
+    quantization: Quantization,
+    engine: Engine | None,
+    threads: int,
+    *,
+    keep_ngrams: bool,
+    adapter: str | None = None,
+    learn: bool = False,
+) -> Session:
+    if learn and adapter is None:
+        raise OmniDraftError("--learn needs the name of an adapter to learn: --adapter")
+    if adapter is not None and drafter is None:
+        raise OmniDraftError("plain decoding has no use for --adapter: leave it out, or draft")
+    choice = adapter_choice(adapter, learn) if adapter is not None else None
+    target_model, drafter_model = open_models(
+        target, drafter, quantization, engine, threads, learnable=adapter is not None
+    )
+    return Session(
+        target_model,
+        drafter_model,
+        ngram_folder=default_ngram_folder() if keep_ngrams else None,
+        adapter=choice,
+    )
+
+
+def generation_options(
+    max_new_tokens: int,
+    sampling: SamplingParameters,
+    verification: Literal["exact", "paper"],
+    seed: int | None,
+    draft_length: str,
+    draft_confidence: float,
+    raw: bool,
+) -> GenerationOptions:
+    choices = {"exact": Verification.EXACT, "paper": Verification.PAPER}
+    return GenerationOptions(
+        max_new_tokens,
+        sampling,
+        choices[verification],
+        seed,
+        read_draft_length(draft_length),
+        draft_confidence,
+        raw,
+    )
