@@ -33,6 +33,7 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 if TYPE_CHECKING:
     from omnidraft._native import Origin, SamplingParameters, Verification
     from omnidraft.model import Model, Options, load
+    from omnidraft.runtime.answer import Answer, Piece
     from omnidraft.runtime.errors import (
         ContextOverflowError,
         DamagedFileError,
@@ -44,12 +45,13 @@ if TYPE_CHECKING:
     )
     from omnidraft.runtime.models import LoadedModel, load_model
     from omnidraft.runtime.options import GenerationOptions
-    from omnidraft.runtime.session import Answer, Piece, Prompt, Session
+    from omnidraft.runtime.session import Prompt, Session
     from omnidraft.runtime.statistics import Statistics
 
 _HOMES = {
     "omnidraft._native": ("Origin", "SamplingParameters", "Verification"),
     "omnidraft.model": ("Model", "Options", "load"),
+    "omnidraft.runtime.answer": ("Answer", "Piece"),
     "omnidraft.runtime.errors": (
         "ContextOverflowError",
         "DamagedFileError",
@@ -61,7 +63,7 @@ _HOMES = {
     ),
     "omnidraft.runtime.models": ("LoadedModel", "load_model"),
     "omnidraft.runtime.options": ("GenerationOptions",),
-    "omnidraft.runtime.session": ("Answer", "Piece", "Prompt", "Session"),
+    "omnidraft.runtime.session": ("Prompt", "Session"),
     "omnidraft.runtime.statistics": ("Statistics",),
 }
 

@@ -10,10 +10,11 @@ import math
 import re
 import threading
 import weakref
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypedDict, Unpack, get_args
 
+from omnidraft.runtime.answer import Answer, Piece
 from omnidraft.runtime.errors import OmniDraftError, OptionError
 from omnidraft.runtime.options import (
     DEFAULT_DRAFT_CONFIDENCE,
@@ -22,7 +23,7 @@ from omnidraft.runtime.options import (
     GenerationOptions,
     sampling_parameters,
 )
-from omnidraft.runtime.session import Answer, Piece, Prompt, Session
+from omnidraft.runtime.session import Prompt, Session
 
 if TYPE_CHECKING:
     from omnidraft.runtime.engines import Engine
@@ -36,7 +37,8 @@ class Options(TypedDict, total=False):
 
     Named as the command's options: ``max_new_tokens`` (256), ``temperature`` (0: greedy),
     ``top_k``, ``top_p``, ``min_p``, ``repetition_penalty``, ``seed``, ``draft_length`` ("auto", or
-    0 to 32), ``draft_confidence``, ``raw`` (no chat template: continue the text).
+    0 to 32), ``draft_confidence``, ``raw`` (no chat template: continue the text), ``stop`` (a text
+    or several, before the first of which the answer ends).
     """
 
     max_new_tokens: int
@@ -49,6 +51,7 @@ class Options(TypedDict, total=False):
     draft_length: DraftLength
     draft_confidence: float
     raw: bool
+    stop: str | Sequence[str]
 
 
 _SHAPING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
@@ -311,6 +314,7 @@ def _checked(options: Options) -> GenerationOptions:
         draft_length=options.get("draft_length", DEFAULT_DRAFT_LENGTH),
         draft_confidence=options.get("draft_confidence", DEFAULT_DRAFT_CONFIDENCE),
         raw=options.get("raw", False),
+        stop=options.get("stop", ()),
     )
 
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from omnidraft.runtime.answer import Answer
 from omnidraft.runtime.engines.invariance import batch_noise
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
 from omnidraft.runtime.options import GenerationOptions
-from omnidraft.runtime.session import Answer, Session
+from omnidraft.runtime.session import Session
 from omnidraft.runtime.statistics import Statistics
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -32,6 +33,8 @@ class GenerationOptions:
             a seed, which is to be repeatable, takes a fixed length instead.
         draft_confidence: of a fixed length, see ``Fixed``.
         raw: take the prompt as text to continue instead of a chat message.
+        stop: a text or several; the answer ends before the first of them that it would hold.
+            Kept as a tuple.
 
     Raises:
         OptionError: a value is of another type or out of its range; it names the option.
@@ -44,6 +47,7 @@ class GenerationOptions:
     draft_length: DraftLength = DEFAULT_DRAFT_LENGTH
     draft_confidence: float = DEFAULT_DRAFT_CONFIDENCE
     raw: bool = False
+    stop: str | Sequence[str] = ()
 
     def __post_init__(self) -> None:
         _check_whole("max_new_tokens", self.max_new_tokens, 1)
@@ -57,6 +61,7 @@ class GenerationOptions:
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
             raise OptionError(f"draft_confidence must be a number from 0 to 1, not {share!r}")
         _check_type("raw", self.raw, bool)
+        object.__setattr__(self, "stop", _stop_strings(self.stop))
 
     @property
     def repeatable(self) -> bool:
@@ -103,6 +108,18 @@ def read_draft_length(text: str) -> DraftLength:
     if text.isdecimal() and len(text) <= 2 and int(text) <= MAX_DRAFT_LENGTH:
         return int(text)
     raise OptionError(f"--draft-length must be a number from 0 to 32, or auto, not {text!r}")
+
+
+def _stop_strings(stop: object) -> tuple[str, ...]:
+    texts = (stop,) if isinstance(stop, str) else stop
+    if isinstance(texts, bytes | bytearray) or not isinstance(texts, Sequence):
+        raise OptionError(f"stop must be a text or a list of texts, not {stop!r}")
+    for text in texts:
+        if not isinstance(text, str):
+            raise OptionError(f"stop must hold texts, not {text!r}")
+        if not text:
+            raise OptionError("stop must hold no empty text: every answer would end at once")
+    return tuple(texts)
 
 
 def _check_type(name: str, value: object, kind: type) -> None:

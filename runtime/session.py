@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from omnidraft._native import Lookup, MappingRule, NgramCache, Origin
+from omnidraft._native import Lookup, MappingRule, NgramCache
+from omnidraft.runtime.answer import Answer, AnswerText, Piece
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
 from omnidraft.runtime.decoding.lease import DEFAULT_WAIT, Lease
 from omnidraft.runtime.errors import CancelledError, OmniDraftError, OptionError
@@ -20,7 +21,6 @@ from omnidraft.runtime.options import GenerationOptions
 from omnidraft.runtime.pairing import Pairing
 from omnidraft.runtime.statistics import Statistics
 from omnidraft.runtime.text.chat import Message
-from omnidraft.runtime.text.surface import TextStream
 
 if TYPE_CHECKING:
     from omnidraft.runtime.learning.learner import AdapterChoice, Learner
@@ -28,41 +28,6 @@ if TYPE_CHECKING:
 Prompt = str | Sequence[Message] | Sequence[int]
 """A text, which is one chat message where the model has a chat template; the messages of a
 conversation, each ``{"role": …, "content": …}``; or token ids of the target."""
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A token of an answer and the text it completes, empty within a character.
-
-    A piece without a token, at the very end, is what an unfinished character leaves.
-    """
-
-    token: int | None
-    origin: Origin
-    text: str
-
-
-@dataclass
-class Answer:
-    """A whole answer.
-
-    Attributes:
-        text: what a reader sees; special tokens have no text.
-        token_ids: of the target, an end-of-text token included.
-        finish_reason: "stop": the model ended it; "length": it was cut at ``max_new_tokens`` or at
-            the end of the context; "cancelled".
-        statistics: what was drafted and accepted, and where the time went.
-    """
-
-    text: str
-    token_ids: list[int]
-    finish_reason: str
-    statistics: Statistics
-
-    @property
-    def stats(self) -> Statistics:
-        """``statistics``."""
-        return self.statistics
 
 
 class Session:
@@ -316,23 +281,29 @@ class _Answering:
     cancelled: threading.Event | None
 
     def __call__(self, prompt: Prompt) -> Iterator[Piece]:
-        session, options = self.session, self.options
+        session, options, decoder = self.session, self.options, self.decoder
         tokenizer, learner = session.target.tokenizer, session.learner
-        text = TextStream()
-        for token, origin in self.decoder.generate(
+        told = 0
+        text = AnswerText(tokenizer, options.stop)
+        for emitted in decoder.generate(
             session.encode(prompt, raw=options.raw),
             options.max_new_tokens,
             tuple(tokenizer.eos_ids),
             self.cancelled,
+            text.ends_with,
         ):
             if learner:
                 learner.first_token()
-            # The end is no part of the text, whatever else that token means.
-            shown = b"" if token in tokenizer.eos_ids else tokenizer.shown_bytes(token)
-            yield Piece(token, origin, text.push(shown))
-        rest = text.finish()
-        if rest:
-            yield Piece(None, Origin.FREE, rest)
+            for piece in text.pieces(emitted):
+                told += piece.token is not None
+                yield piece
+        for piece in text.finish():
+            told += piece.token is not None
+            yield piece
+        if text.cut:
+            decoder.finish_reason = "stop"
+            # Those that were held back and turned out to stand behind the cut.
+            decoder.statistics.target_tokens = told
 
 
 def default_ngram_folder() -> Path:

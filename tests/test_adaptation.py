@@ -30,6 +30,7 @@ from omnidraft import SamplingParameters
 from omnidraft.cli import adapt as adapt_command
 from omnidraft.cli.app import app
 from omnidraft.export.learnable import learnable_drafter
+from omnidraft.runtime.answer import Answer
 from omnidraft.runtime.decoding.decoder import Round, SpeculativeDecoder
 from omnidraft.runtime.errors import (
     DamagedFileError,
@@ -54,7 +55,7 @@ from omnidraft.runtime.learning.trainer import LearningOptions
 from omnidraft.runtime.learning.training_step import TrainingStep
 from omnidraft.runtime.models import LoadedModel, load_model
 from omnidraft.runtime.options import DEFAULT_DRAFT_CONFIDENCE, GenerationOptions
-from omnidraft.runtime.session import Answer, Session
+from omnidraft.runtime.session import Session
 from omnidraft.runtime.storage.bundle import Bundle
 
 PROMPTS = [f"What is the answer {i}? The quick brown fox" for i in range(12)]

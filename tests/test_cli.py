@@ -127,6 +127,19 @@ def test_streamed_text_is_the_text(world: dict[str, str]) -> None:
     assert streamed.stderr == b""
 
 
+def test_stop_strings_end_the_answer_and_are_not_streamed(world: dict[str, str]) -> None:
+    arguments = ("--prompt", "What is the answer?", "--max-new-tokens", "30")
+    whole = generate(world, *arguments)["text"]
+    cut = min(whole.index(whole[9:12]), whole.index(whole[12:15]))
+    stops = ("--stop", whole[12:15], "--stop", whole[9:12], "--stop", "no such text")
+    answer = generate(world, *arguments, *stops)
+    assert answer["text"] == whole[:cut] and answer["finish_reason"] == "stop"
+    assert answer["stats"]["target_tokens"] == len(answer["token_ids"])
+    models = ("--target", world["target"], "--drafter", world["drafter"])
+    streamed = run(world, "generate", *models, *arguments, *stops)
+    assert streamed.stdout.decode() == whole[:cut] + "\n"
+
+
 def test_sampling_options_and_seed(world: dict[str, str]) -> None:
     sampled = ("--prompt", "The", "--raw", "--temperature", "0.9", "--top-p", "0.95", "--top-k")
     options = (*sampled, "50", "--min-p", "0.01", "--repetition-penalty", "1.1")
@@ -174,6 +187,7 @@ def test_the_ngram_cache_survives_and_a_damaged_one_is_set_aside(world: dict[str
         (["--prompt", "x", "--max-new-tokens", "0"], b"", "max-new-tokens"),
         (["--prompt", "word " * 9000], b"", r"context holds \d+; shorten the prompt by"),
         (["--prompt", "", "--raw"], b"", "no tokens"),
+        (["--prompt", "x", "--stop", ""], b"", "stop must hold no empty text"),
         (["--prompt", "x", "--drafter", "no-such-drafter"], b"", "no-such-drafter"),
     ],
 )

@@ -42,6 +42,43 @@ def test_an_answer_says_what_it_is(model: Model) -> None:
     assert "".join(p.text for p in model.stream(PROMPTS[0], max_new_tokens=12)) == answer.text
 
 
+@pytest.mark.parametrize("draft_length", [0, 4])
+def test_an_answer_ends_before_the_first_stop_string(model: Model, draft_length: int) -> None:
+    options = {"max_new_tokens": 24, "draft_length": draft_length, "draft_confidence": 0.0}
+    whole = model.generate(PROMPTS[0], **options)
+    text = whole.text
+    assert len(text) > 12
+    stops = [[text[at : at + length]] for at in range(len(text)) for length in (1, 3)]
+    stops += [[text[5:7], text[4:9]], [text[5:7] + "nowhere", text[8:10]], ["nowhere"], [text]]
+    for stop in stops:
+        cut = min((text.find(s) for s in stop if s in text), default=None)
+        answer = model.generate(PROMPTS[0], stop=stop, **options)
+        assert answer.text == text[:cut], stop
+        assert answer.finish_reason == ("length" if cut is None else "stop")
+        count = len(answer.token_ids)
+        assert answer.token_ids == whole.token_ids[:count]
+        assert answer.stats.target_tokens == count
+        # The last one is that with which the text is there.
+        assert model.decode(answer.token_ids).startswith(answer.text.rstrip("\ufffd"))
+        if cut is not None:
+            assert len(model.decode(whole.token_ids[: max(count - 1, 0)])) <= cut
+        pieces = list(model.stream(PROMPTS[0], stop=stop, **options))
+        assert "".join(piece.text for piece in pieces) == answer.text
+        assert [p.token for p in pieces if p.token is not None] == answer.token_ids
+
+
+def test_one_stop_string_needs_no_list(model: Model) -> None:
+    text = model.generate(PROMPTS[0], max_new_tokens=12).text
+    answer = model.generate(PROMPTS[0], max_new_tokens=12, stop=text[3:6])
+    assert answer.text == text[: text.index(text[3:6])]
+
+
+@pytest.mark.parametrize("stop", ["", ["a", ""], 3, b"a", ["a", 3], None, {"a": 1}])
+def test_stop_strings_that_are_none_are_refused(model: Model, stop: Any) -> None:
+    with pytest.raises(OptionError, match=r"^stop must"):
+        model.generate(PROMPTS[0], stop=stop)
+
+
 def test_the_end_is_no_part_of_the_text(folders: tuple[Path, Path]) -> None:
     """Whatever else its token means: here it is an ordinary one."""
     with omnidraft.load(folders[0], folders[1], threads=1) as model:

@@ -14,6 +14,7 @@ from omnidraft import GenerationOptions, Origin, Session
 from omnidraft.cli import options as opt
 from omnidraft.cli.loading import generation_options, open_session
 from omnidraft.cli.output import errors, print_json, stdout
+from omnidraft.runtime.answer import Answer
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION
 from omnidraft.runtime.options import (
@@ -21,7 +22,6 @@ from omnidraft.runtime.options import (
     DEFAULT_DRAFT_LENGTH,
     sampling_parameters,
 )
-from omnidraft.runtime.session import Answer
 
 _STYLES = {
     Origin.DIRECT: "green",
@@ -47,6 +47,7 @@ def generate(
     draft_confidence: opt.DraftConfidence = DEFAULT_DRAFT_CONFIDENCE,
     no_draft: Annotated[bool, typer.Option("--no-draft", help="Plain decoding.")] = False,
     verification: opt.Verification = "exact",
+    stop: opt.Stop = [],  # noqa: B006  Typer makes a list of its own for each call.
     raw: opt.Raw = False,
     quantization: opt.Weights = DEFAULT_QUANTIZATION,
     engine: opt.RunBy = None,
@@ -73,6 +74,7 @@ def generate(
         "0" if no_draft else draft_length,
         draft_confidence,
         raw,
+        stop,
     )
     text = _read_prompt(prompt)
     session = open_session(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from omnidraft import GenerationOptions, SamplingParameters, Session, Verification
@@ -66,6 +67,7 @@ def generation_options(
     draft_length: str,
     draft_confidence: float,
     raw: bool,
+    stop: Sequence[str] = (),
 ) -> GenerationOptions:
     choices = {"exact": Verification.EXACT, "paper": Verification.PAPER}
     return GenerationOptions(
@@ -76,4 +78,5 @@ def generation_options(
         read_draft_length(draft_length),
         draft_confidence,
         raw,
+        stop,
     )

@@ -46,6 +46,10 @@ Verification = Annotated[
     Literal["exact", "paper"], typer.Option(help="paper is approximate, for comparison.")
 ]
 Raw = Annotated[bool, typer.Option("--raw", help="No chat template: continue the text.")]
+Stop = Annotated[
+    list[str],
+    typer.Option(help="End the answer before this text; several: --stop A --stop B."),
+]
 Weights = Annotated[Quantization, typer.Option(help="Weights of a converted model.")]
 RunBy = Annotated[
     Engine | None, typer.Option(help="What runs the target.", show_default="by what it is")

@@ -106,7 +106,7 @@ class SpeculativeDecoder:
         self.statistics = Statistics()
         """Of the last generation."""
         self.finish_reason = ""
-        """Why it ended: "stop" (end-of-text token), "length" or "cancelled"."""
+        """Why it ended: "stop" (an end-of-text token, or ``ends``), "length" or "cancelled"."""
 
     def generate(
         self,
@@ -114,6 +114,7 @@ class SpeculativeDecoder:
         max_new_tokens: int,
         stop: Sequence[int] = (),
         cancelled: Event | None = None,
+        ends: Callable[[int], bool] = lambda token: False,
     ) -> Iterator[Emitted]:
         """Yield the tokens of the answer, an end-of-text token included.
 
@@ -122,6 +123,8 @@ class SpeculativeDecoder:
             max_new_tokens: at most so many tokens.
             stop: end-of-text tokens.
             cancelled: ends the answer once it is set, before the next pass of the target.
+            ends: asked of each token that is no end-of-text token, in order and before it is
+                yielded, whether the answer ends with it.
 
         Raises:
             ContextOverflowError: the prompt does not fit the target's context.
@@ -131,13 +134,18 @@ class SpeculativeDecoder:
         models = [self._target, *([self._drafting.model] if self._drafting else [])]
         with self._lease or Lease(models) as lease:
             for emitted in self._generate(
-                prompt, max_new_tokens, frozenset(stop), cancelled or Event()
+                prompt, max_new_tokens, frozenset(stop), cancelled or Event(), ends
             ):
                 yield emitted
                 lease.go_on_here()
 
     def _generate(
-        self, prompt: Sequence[int], max_new_tokens: int, stop: frozenset[int], cancelled: Event
+        self,
+        prompt: Sequence[int],
+        max_new_tokens: int,
+        stop: frozenset[int],
+        cancelled: Event,
+        ends: Callable[[int], bool],
     ) -> Iterator[Emitted]:
         target = self._target
         if not prompt:
@@ -199,7 +207,7 @@ class SpeculativeDecoder:
             stats.target_seconds += after - before
             stats.native_seconds += verified - after
             emitted = verdict.tokens
-            end = next((i for i, token in enumerate(emitted) if token in stop), None)
+            end = next((i for i, token in enumerate(emitted) if token in stop or ends(token)), None)
             if end is not None and end < verdict.accepted:
                 # What stands behind the end is no part of the answer, and nothing is told of it.
                 end_round(proposal, verdict, end)
