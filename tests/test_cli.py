@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from tiny import write_drafter, write_target
 
+import omnidraft
+
 NASTY = [
     "emoji 😀👩‍👩‍👧 end",
     "中文字符，标点。",
@@ -127,6 +129,50 @@ def test_streamed_text_is_the_text(world: dict[str, str]) -> None:
     assert streamed.stderr == b""
 
 
+def test_the_prompt_can_be_given_in_several_ways(world: dict[str, str], tmp_path: Path) -> None:
+    prompt = "The quick\r\n brown 😀\n"
+    file = tmp_path / "prompt.txt"
+    file.write_bytes(prompt.encode())
+    ways: list[tuple[list[str], str]] = [
+        ([prompt], ""),
+        (["--prompt", prompt], ""),
+        (["-"], prompt),
+        (["--prompt", "-"], prompt),
+        (["--prompt-file", "-"], prompt),
+        (["--prompt-file", str(file)], ""),
+        ([], prompt),
+    ]
+    answers = [
+        generate(world, *given, "--max-new-tokens", "12", stdin=stdin.encode())
+        for given, stdin in ways
+    ]
+    assert [answer["token_ids"] for answer in answers] == [answers[0]["token_ids"]] * len(ways)
+    assert len({answer["stats"]["prompt_tokens"] for answer in answers}) == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_at_a_terminal_a_missing_prompt_is_asked_for(world: dict[str, str]) -> None:
+    leader, follower = os.openpty()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "omnidraft", "generate", "--target", world["target"]],
+            stdin=follower,
+            capture_output=True,
+            timeout=120,
+            env={**os.environ, "OMNIDRAFT_CACHE": world["cache"]},
+        )
+    finally:
+        os.close(leader)
+        os.close(follower)
+    assert done.returncode == 2 and done.stdout == b""
+    assert b"there is no prompt" in done.stderr and b"--prompt-file" in done.stderr
+
+
+def test_the_version(world: dict[str, str]) -> None:
+    done = run(world, "--version")
+    assert done.returncode == 0 and done.stdout.decode() == f"omnidraft {omnidraft.__version__}\n"
+
+
 def test_stop_strings_end_the_answer_and_are_not_streamed(world: dict[str, str]) -> None:
     arguments = ("--prompt", "What is the answer?", "--max-new-tokens", "30")
     whole = generate(world, *arguments)["text"]
@@ -176,7 +222,10 @@ def test_the_ngram_cache_survives_and_a_damaged_one_is_set_aside(world: dict[str
 @pytest.mark.parametrize(
     ("arguments", "stdin", "message"),
     [
-        (["--prompt", "-"], b"abc \xff\xfe", r"not valid UTF-8: byte 4 is 0xff"),
+        (["--prompt", "-"], b"abc \xff\xfe", r"stdin is not valid UTF-8: byte 4 is 0xff"),
+        ([], b"", "there is no prompt, and nothing came from stdin"),
+        (["x", "--prompt", "y"], b"", "more than once"),
+        (["--prompt-file", "/no/such/file"], b"", "cannot be read from /no/such/file"),
         (["--prompt", "x", "--temperature", "-1"], b"", "temperature must be between"),
         (["--prompt", "x", "--temperature", "nan"], b"", "temperature must be between"),
         (["--prompt", "x", "--top-p", "0"], b"", "top-p must be"),

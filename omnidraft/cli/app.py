@@ -7,11 +7,12 @@ import signal
 import sys
 import warnings
 from types import FrameType
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 from rich.text import Text
 
+from omnidraft import __version__
 from omnidraft.cli.adapt import adapt
 from omnidraft.cli.adapters import adapters_app
 from omnidraft.cli.bench import bench
@@ -24,12 +25,32 @@ from omnidraft.cli.output import errors
 from omnidraft.cli.profile import profile
 from omnidraft.runtime.errors import OmniDraftError
 
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"omnidraft {__version__}")
+        raise typer.Exit
+
+
 app = typer.Typer(
     help="One small draft model makes any local language model answer faster, losslessly.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def omnidraft(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", callback=_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    pass
+
 
 for command in (generate, bench, adapt, profile, export, inspect, doctor):
     app.command()(command)

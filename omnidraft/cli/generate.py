@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import warnings
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +15,7 @@ from omnidraft import GenerationOptions, Origin, Session
 from omnidraft.cli import options as opt
 from omnidraft.cli.loading import generation_options, open_session
 from omnidraft.cli.output import errors, print_json, stdout
+from omnidraft.cli.prompt import read_prompt
 from omnidraft.runtime.answer import Answer
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION
@@ -34,7 +36,16 @@ _STYLES = {
 
 def generate(
     target: opt.Target,
-    prompt: Annotated[str, typer.Option(help="The prompt; - reads stdin.", show_default=False)],
+    prompt: Annotated[
+        str | None, typer.Argument(help="The prompt; - reads stdin.", show_default=False)
+    ] = None,
+    prompt_option: Annotated[
+        str | None, typer.Option("--prompt", help="The same as an option.", show_default=False)
+    ] = None,
+    prompt_file: Annotated[
+        Path | None,
+        typer.Option(help="A text file that is the prompt; - is stdin.", show_default=False),
+    ] = None,
     drafter: opt.Drafter = DEFAULT_DRAFTER,
     max_new_tokens: opt.MaxNewTokens = 256,
     temperature: opt.Temperature = 0.0,
@@ -76,7 +87,7 @@ def generate(
         raw,
         stop,
     )
-    text = _read_prompt(prompt)
+    text = read_prompt(prompt, prompt_option, prompt_file)
     session = open_session(
         target,
         drafter if options.draft_length != 0 else None,
@@ -98,21 +109,6 @@ def generate(
         if learn:
             raise
         warnings.warn(str(error), stacklevel=1)  # the answer is there
-
-
-def _read_prompt(prompt: str) -> str:
-    if prompt != "-":
-        return prompt
-    if sys.stdin is None:
-        raise OmniDraftError("there is no stdin to read the prompt from: pass it as --prompt")
-    data = sys.stdin.buffer.read()
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise OmniDraftError(
-            f"stdin is not valid UTF-8: byte {error.start} is 0x{data[error.start]:02x}. "
-            "Convert it first, for example with iconv -t UTF-8"
-        ) from error
 
 
 def _stream(session: Session, prompt: str, options: GenerationOptions) -> None:
