@@ -205,8 +205,8 @@ TEST_P(AttentionTest, RowsThatAreNoNumbersReachOnlyThoseThatSeeThem) {
   const std::size_t width = layer.output_width();
   const std::size_t window = layer.shape.window;
   for (const std::size_t bad : {kKeyTile - 1, kKeyTile + 11, kLength - 2}) {
-    for (const float value : {std::numeric_limits<float>::quiet_NaN(),
-                              std::numeric_limits<float>::infinity()}) {
+    for (const float value :
+         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
       Layer broken = this->layer();
       std::fill_n(broken.qkv.begin() + static_cast<std::ptrdiff_t>(bad * broken.width()),
                   broken.width(), value);

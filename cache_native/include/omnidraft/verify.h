@@ -28,10 +28,10 @@ struct Verdict {
   std::uint32_t merged_accepted = 0;
 };
 
-// Ends a round at token `end` of its verdict, an end-of-text token among the accepted ones. Proposal
-// and verdict are afterwards those of a round that proposed the tokens before it and took it as the
-// token that ends every round: tokens.size() is accepted + 1 as ever.
-// Throws std::out_of_range when that token was not an accepted one.
+// Ends a round at token `end` of its verdict, an end-of-text token among the accepted ones.
+// Proposal and verdict are afterwards those of a round that proposed the tokens before it and took
+// it as the token that ends every round: tokens.size() is accepted + 1 as ever. Throws
+// std::out_of_range when that token was not an accepted one.
 void end_round(Proposal& proposal, Verdict& verdict, std::size_t end);
 
 class Verifier {
