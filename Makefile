@@ -1,10 +1,12 @@
-# make demo   install into .venv, fetch the default target, answer prompts plainly and speculatively
-# make test   install what tests need, run the native and the Python tests
-# make lint   formatting, lint and types
+# make demo       install into .venv, fetch the default target, answer prompts plainly and speculatively
+# make test       install what tests need (about 150 MB), run the native and the Python tests
+# make test-all   the Python tests with all that they compare with (several GB, into .venv-all): none may skip
+# make lint       formatting, lint and types
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALL := python -m pip install --quiet --disable-pip-version-check --editable
 OMNIDRAFT := $(BIN)/omnidraft
 TARGET ?= smollm2-135m
 
@@ -16,7 +18,7 @@ MYPY = mkdir -p build/mypy/omnidraft && ln -sfn $(CURDIR)/omnidraft/* build/mypy
   ln -sfn $(CURDIR)/export build/mypy/omnidraft/export && cd build/mypy && \
   $(CURDIR)/$(BIN)/python -m mypy --config-file $(CURDIR)/pyproject.toml -p omnidraft
 
-.PHONY: demo test test-native lint format clean
+.PHONY: demo test test-all test-native lint format clean
 
 demo: $(VENV)/.installed
 	$(OMNIDRAFT) models pull $(TARGET)
@@ -29,6 +31,9 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.test test-native
 	$(BIN)/python -m pytest
+
+test-all: .venv-all/.installed
+	.venv-all/bin/python -m pytest --complete
 
 test-native: $(VENV)/.test
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --preset release -DCMAKE_MESSAGE_LOG_LEVEL=WARNING
@@ -46,21 +51,24 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(filter %.cpp %.h,$(NATIVE))
 
-$(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
+%/bin/python:
+	$(PYTHON) -m venv $*
 
 $(VENV)/.installed: pyproject.toml $(NATIVE) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/$(INSTALL) .
 	touch $@
 
-$(VENV)/.test: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --editable ".[test]"
-	touch $@
+$(VENV)/.test: pyproject.toml $(NATIVE) | $(BIN)/python
+	$(BIN)/$(INSTALL) ".[test]"
+	touch $(VENV)/.installed $@
 
-$(VENV)/.dev: $(VENV)/.test
-	$(BIN)/python -m pip install --quiet --editable ".[test,dev]"
+$(VENV)/.dev: pyproject.toml $(NATIVE) | $(BIN)/python
+	$(BIN)/$(INSTALL) ".[test,dev]"
+	touch $(VENV)/.installed $(VENV)/.test $@
+
+.venv-all/.installed: pyproject.toml $(NATIVE) | .venv-all/bin/python
+	.venv-all/bin/$(INSTALL) ".[test-all]"
 	touch $@
 
 clean:
-	rm -rf build $(VENV)
+	rm -rf build $(VENV) .venv-all

@@ -1,9 +1,11 @@
-"""What all tests share: the user's cache folder is left alone, and no test is timed."""
+"""What all tests share: the user's cache folder is left alone, no test is timed, and what skips."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Generator, Iterator
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
@@ -33,3 +35,51 @@ def users_cache(own_cache: None) -> Iterator[None]:
         else:
             patch.setenv("OMNIDRAFT_CACHE", _USERS)
         yield
+
+
+# --- what may skip -----------------------------------------------------------------------------
+
+# What no package brings: reasons that `--complete` allows. Each is the beginning of a reason.
+LACKING = (
+    # Files that lie beside the repository.
+    r"\S+ is not in \.\./shared/",
+    # The operating system, or who runs the tests.
+    r"Linux has a full device",
+    r"root may write anywhere",
+    r"needs fork",
+    r"threads have priorities of their own on Linux",
+    r"memory is read from Linux's /proc",
+    r"the linker script is for ELF",
+)
+
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--complete",
+        action="store_true",
+        help="a test that skips fails, unless this machine lacks what no package brings",
+    )
+
+
+def _judged(report: Report, config: pytest.Config) -> Report:
+    if config.getoption("--complete") and report.skipped and not hasattr(report, "wasxfail"):
+        reason: Any = report.longrepr
+        reason = str(reason[2] if isinstance(reason, tuple) else reason).removeprefix("Skipped: ")
+        if not any(re.match(allowed, reason) for allowed in LACKING):
+            report.outcome = "failed"
+            report.longrepr = f"With --complete this must not skip: {reason}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, Any]:
+    return _judged((yield), item.config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, Any]:
+    return _judged((yield), collector.config)

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from needs import needs
 from scipy.stats import chisquare
 from tiny import write_drafter, write_target
 from toy import ToyModel, toy_pair
@@ -275,6 +275,7 @@ def test_keeping_more_of_a_distribution_errs_less() -> None:
 
 
 def test_adamw_is_torchs() -> None:
+    torch = needs("torch")
     rng = np.random.default_rng(0)
     weights = {f"w{i}": rng.standard_normal((5, 3)).astype(np.float32) for i in range(2)}
     theirs = {name: torch.tensor(values, requires_grad=True) for name, values in weights.items()}
@@ -753,7 +754,7 @@ def test_what_cannot_wait_is_counted(world: World) -> None:
     trainer.close()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own there")
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux")
 def test_the_learning_thread_is_never_less_nice_than_the_process(world: World) -> None:
     nice = []
 

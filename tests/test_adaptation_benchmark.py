@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from needs import needs
 from tiny import write_drafter, write_target
 from toy import ToyModel, toy_pair
 
@@ -368,7 +369,7 @@ def walk(value: Any) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("experiment", ["ablation", "cache"])
 def test_a_plot_is_drawn(world: World, tmp_path: Path, experiment: Any) -> None:
-    pytest.importorskip("matplotlib")
+    needs("matplotlib")
     plot = tmp_path / "plot.png"
     world.run(experiment, tmp_path / "report.json", plot=plot, limit=2, test_limit=1)
     assert plot.read_bytes().startswith(b"\x89PNG")

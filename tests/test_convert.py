@@ -8,8 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
+from needs import needs
 from numpy.typing import NDArray
 
 from omnidraft.export.checkpoint import open_checkpoint
@@ -33,8 +35,6 @@ from omnidraft.runtime.storage.manifest import (
     is_outdated,
 )
 
-gguf = pytest.importorskip("gguf")
-
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
     "num_hidden_layers": 2,
@@ -51,7 +51,9 @@ LLAMA: dict[str, Any] = {
 }
 
 
-def random_weights(config: dict[str, Any], seed: int = 0) -> dict[str, NDArray[np.float32]]:
+def random_weights(
+    config: dict[str, Any], seed: int = 0, deviation: float = 0.3
+) -> dict[str, NDArray[np.float32]]:
     """Random weights of a Llama by their Hugging Face names."""
     rng = np.random.default_rng(seed)
     hidden, inner = config["hidden_size"], config["intermediate_size"]
@@ -76,8 +78,10 @@ def random_weights(config: dict[str, Any], seed: int = 0) -> dict[str, NDArray[n
             "mlp.down_proj": (hidden, inner),
         }.items():
             shapes[f"model.layers.{i}.{name}.weight"] = shape
+            if config.get("attention_bias") and name.startswith("self_attn"):
+                shapes[f"model.layers.{i}.{name}.bias"] = shape[:1]
     return {
-        name: rng.normal(1.0 if len(shape) == 1 else 0.0, 0.3, shape).astype(np.float32)
+        name: rng.normal(1.0 if len(shape) == 1 else 0.0, deviation, shape).astype(np.float32)
         for name, shape in shapes.items()
     }
 
@@ -713,8 +717,7 @@ SMALL = {
     ],
 )
 def test_logits_equal_transformers(tmp_path: Path, model_type: str, change: dict[str, Any]) -> None:
-    torch = pytest.importorskip("torch", reason="compares with transformers, which needs torch")
-    transformers = pytest.importorskip("transformers")
+    torch, transformers = needs("torch"), needs("transformers")
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(
         model_type, **(SMALL | change), attn_implementation="eager"

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from needs import needs
 from onnx import parser
 from tiny import write_target
 
@@ -221,8 +222,8 @@ def test_graphs_that_are_no_decoders(tmp_path: Path) -> None:
 
 
 def test_the_converted_graph_is_what_transformers_computes(tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="needs the transformers extra")
-    pytest.importorskip("transformers", reason="needs the transformers extra")
+    needs("torch")
+    needs("transformers")
     from omnidraft.export.conversion import convert
 
     checkpoint = write_target(tmp_path / "checkpoint")
@@ -237,8 +238,8 @@ def test_the_converted_graph_is_what_transformers_computes(tmp_path: Path) -> No
 
 
 def test_a_model_of_the_genai_builder(tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime_genai", reason="needs onnxruntime-genai")
-    pytest.importorskip("transformers", reason="needs the transformers extra")
+    needs("onnxruntime_genai")
+    needs("transformers")
     checkpoint = write_target(tmp_path / "checkpoint")
     command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", str(checkpoint)]
     command += ["-o", str(tmp_path / "genai"), "-c", str(tmp_path / "cache")]

@@ -19,6 +19,7 @@ import pytest
 from hub import stand_in_hub
 from hypothesis import given
 from hypothesis import strategies as st
+from needs import needs
 from numpy.typing import NDArray
 from onnx import load
 from safetensors.numpy import load_file, save_file
@@ -1169,7 +1170,7 @@ def test_passes_are_described_as_they_are(bundles: dict[str, Path], tmp_path: Pa
 
 
 def test_optimum_has_the_command(checkpoint: Path, tmp_path: Path) -> None:
-    pytest.importorskip("optimum.commands", reason="optimum is not installed")
+    needs("optimum.commands")
     out = tmp_path / "out"
     optimum = Path(sys.executable).with_name("optimum-cli")
     command = [str(optimum), "export", "omnidraft", "-m", str(checkpoint), str(out)]

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from needs import needs
 from tiny import write_drafter
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("executorch")
-pytest.importorskip("torchao")
+torch = needs("torch")
+needs("executorch")
+needs("torchao")
 
 from omnidraft.export.checkpoint import Checkpoint, open_checkpoint  # noqa: E402
 from omnidraft.export.pipeline import export  # noqa: E402

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from needs import needs
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+torch = needs("torch")
+transformers = needs("transformers")
 
 from omnidraft.export.checkpoint import open_checkpoint  # noqa: E402
 from omnidraft.export.torch_llama.model import Llama, causal_mask, lora_shapes  # noqa: E402

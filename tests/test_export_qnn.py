@@ -14,6 +14,7 @@ import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from needs import needs
 from numpy.typing import NDArray
 from onnx import ModelProto
 from tiny import write_drafter
@@ -267,7 +268,7 @@ def test_training_is_refused() -> None:
 
 @pytest.fixture(scope="module")
 def bundle(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("onnxruntime_qnn")
+    needs("onnxruntime_qnn")
     folder = tmp_path_factory.mktemp("qnn") / "bundle"
     export(str(source), folder, "qnn", Options(lora_rank=RANK, context=CONTEXT, soc="SM8750"))
     return folder
@@ -311,7 +312,7 @@ def test_a_damaged_context_is_refused(bundle: Path) -> None:
 
 
 def test_a_graph_that_is_compiled_wrongly_is_noticed(quantized: ModelProto, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime_qnn")
+    needs("onnxruntime_qnn")
     soc = find_soc(None)
     other = ModelProto()
     other.CopyFrom(quantized)
@@ -330,7 +331,7 @@ def test_a_graph_that_is_compiled_wrongly_is_noticed(quantized: ModelProto, tmp_
 
 def test_no_space_left(quantized: ModelProto, tmp_path: Path) -> None:
     """A small limit on a file's size, which the compiled graph exceeds, for a full disk."""
-    pytest.importorskip("onnxruntime_qnn")
+    needs("onnxruntime_qnn")
     source = tmp_path / "decoder.onnx"
     source.write_bytes(fix(quantized, 1, CONTEXT).SerializeToString())
     code = """
@@ -364,7 +365,7 @@ def test_libraries_say_nothing_of_themselves(bundle: Path) -> None:
 
 
 def test_nodes_left_to_the_cpu_are_refused(quantized: ModelProto, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime_qnn")
+    needs("onnxruntime_qnn")
     # An older chip, which has no product of two 16-bit activations.
     soc = find_soc(None).model_copy(update={"name": "SM8450", "model_id": 36})
     path = tmp_path / "decoder.onnx"

@@ -452,7 +452,7 @@ def test_an_unwritable_folder(tmp_path: Path) -> None:
         tmp_path.chmod(stat.S_IRWXU)
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a full device")
 def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
     (tmp_path / f"ngrams.odn.tmp{os.getpid()}").symlink_to("/dev/full")
     with pytest.raises(OSError, match="cannot write"):

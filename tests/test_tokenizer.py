@@ -117,7 +117,7 @@ _real: dict[str, Tokenizer] = {}
 def _shared(name: str) -> Tokenizer:
     path = SHARED / f"{name}.tokenizer.json.gz"
     if not path.is_file():
-        pytest.skip(f"{path} is not here")
+        pytest.skip(f"{path.name} is not in ../shared/data/tokenizers")
     if name not in _real:
         _real[name] = Tokenizer({"tokenizer.json": gzip.decompress(path.read_bytes())})
     return _real[name]
@@ -313,7 +313,7 @@ def test_gguf_gives_the_ids_of_the_original(
 ) -> None:
     path = SHARED / f"{name}.tokenizer.json.gz"
     if not path.is_file():
-        pytest.skip(f"{path} is not here")
+        pytest.skip(f"{path.name} is not in ../shared/data/tokenizers")
     state = json.loads(gzip.decompress(path.read_bytes()))
     _write_gguf(tmp_path / "tokenizer.gguf", model, state, pre)
     original, read = _shared(name), Tokenizer.load(tmp_path / "tokenizer.gguf")

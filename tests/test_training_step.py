@@ -5,20 +5,19 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnxruntime as ort
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from needs import needs
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
-from transformers import LlamaConfig, LlamaForCausalLM
+from test_convert import random_weights, write_safetensors
 
 from omnidraft.export.checkpoint import Checkpoint, Decoder, open_checkpoint
 from omnidraft.export.graphs.gradients import Tape
@@ -33,9 +32,17 @@ from omnidraft.runtime.learning.training_step import (
 )
 from omnidraft.runtime.text.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from autograd import Reference
+
 DRAFTER = Path(__file__).parents[1] / "drafter"
 VOCAB = 97
 BASE: dict[str, Any] = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
     "vocab_size": VOCAB,
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -60,130 +67,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 LOSSES = ("direct", "label", "chunk")
 Lora = dict[str, NDArray[np.float32]]
+Steps = dict[str, TrainingStep]
+References = dict[str, "Reference"]
 
 
 def silent(stage: str, done: int, total: int) -> None: ...
-
-
-# --- the reference -----------------------------------------------------------------------------
-
-
-class Reference:
-    """transformers' Llama in float64 with LoRA added from outside, and the losses as defined."""
-
-    def __init__(self, name: str, folder: Path) -> None:
-        torch.manual_seed(1)
-        config = LlamaConfig(**{**BASE, **CONFIGS[name]}, attn_implementation="eager")
-        self.model = LlamaForCausalLM(config).eval()
-        with torch.no_grad():
-            for parameter in self.model.parameters():
-                parameter.normal_(1.0 if parameter.ndim == 1 else 0.0, 0.15)
-        self.model.save_pretrained(folder)
-        self.model.double().requires_grad_(False)
-        self.lora: dict[str, torch.Tensor] = {}
-        for i, layer in enumerate(self.model.model.layers):
-            attention, mlp = layer.self_attn, layer.mlp
-            groups = {
-                "qkv": (attention.q_proj, attention.k_proj, attention.v_proj),
-                "o": (attention.o_proj,),
-                "gate_up": (mlp.gate_proj, mlp.up_proj),
-                "down": (mlp.down_proj,),
-            }
-            for linear, modules in groups.items():
-                start = 0
-                for module in modules:
-                    stop = start + module.out_features
-                    module.register_forward_hook(self._adding(f"lora.{i}.{linear}", start, stop))
-                    start = stop
-
-    def _adding(self, name: str, start: int, stop: int) -> Callable[..., torch.Tensor]:
-        def hook(_: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
-            a, b = self.lora[f"{name}.A"], self.lora[f"{name}.B"]
-            return output + inputs[0] @ a @ b[:, start:stop]
-
-        return hook
-
-    def __call__(self, batch: TrainingBatch, lora: Lora) -> TrainingResult:
-        self.lora = {k: torch.from_numpy(v).double().requires_grad_() for k, v in lora.items()}
-        inputs = {
-            k: torch.from_numpy(v if v.dtype == np.int64 else v.astype(np.float64))
-            for k, v in batch.inputs(self.model.config.vocab_size).items()
-        }
-        hidden = self.model.model(
-            input_ids=inputs["tokens"],
-            position_ids=inputs["positions"],
-            attention_mask=inputs["mask"][None, None],
-            use_cache=False,
-        ).last_hidden_state[0, inputs["rows"]]
-        q = torch.softmax(self.model.lm_head(hidden), dim=-1)
-        count = len(batch.rows)
-        label_q = q[torch.arange(count), inputs["label"]]
-        log_label = label_q.log()
-        kl = [self.divergence(r, q[r], label_q, inputs) for r in range(count)]
-        divergence = [
-            binarised(log_p, (chunk * log_label).sum(), float(inputs["temperature"]))
-            for chunk, log_p in zip(inputs["chunks"], inputs["chunk_log_p"], strict=True)
-        ]
-        # Keeps a sum of nothing differentiable.
-        zero = torch.stack([0 * factor.sum() for factor in self.lora.values()]).sum()
-
-        def weighted(weights: str, values: list[torch.Tensor]) -> torch.Tensor:
-            return zero + sum(w * v for w, v in zip(inputs[weights], values, strict=True))
-
-        parts = {
-            "direct_loss": weighted("direct_weight", kl),
-            "label_loss": weighted("label_weight", [-x for x in log_label]),
-            "chunk_loss": weighted("chunk_weight", divergence),
-        }
-        loss = sum(parts.values())
-        loss.backward()
-
-        def array(values: Any) -> NDArray[np.float32]:
-            return np.array([v.item() for v in values], np.float32)
-
-        return TrainingResult(
-            loss=float(loss.detach()),
-            **{name: float(part.detach()) for name, part in parts.items()},
-            kl=array(kl),
-            log_label=array(log_label),
-            chunk_divergence=array(divergence),
-            hidden=hidden.detach().float().numpy(),
-            best=q.argmax(-1).numpy(),
-            gradients={k: v.grad.float().numpy() for k, v in self.lora.items()},
-        )
-
-    @staticmethod
-    def divergence(
-        r: int, q: torch.Tensor, label_q: torch.Tensor, inputs: Mapping[str, torch.Tensor]
-    ) -> torch.Tensor:
-        """D(q' ‖ p) of row r, outcome by outcome."""
-        direct_q = q * inputs["direct_tokens"]
-        mass = direct_q.sum()
-        listed = [i for i, token in enumerate(inputs["direct_ids"][r]) if token >= 0]
-        ids = inputs["direct_ids"][r, listed]
-        draft: dict[int | str, torch.Tensor] = {int(t): q[t] / mass for t in ids}
-        target: dict[int | str, torch.Tensor] = {
-            int(t): inputs["direct_log_p"][r, i].exp() for i, t in zip(listed, ids, strict=True)
-        }
-        first = int(inputs["label"][r])
-        for c, chunk in enumerate(inputs["chunks"]):
-            if inputs["merged"][c, r]:
-                product = label_q[chunk > 0].prod() / mass
-                draft[-1 - c] = product
-                target[-1 - c] = inputs["chunk_log_p"][c].exp()
-                if first in draft:
-                    draft[first] = draft[first] - product
-        one = torch.ones((), dtype=q.dtype)
-        draft["rest"] = one - sum(draft.values())
-        target["rest"] = one - sum(target.values())
-        return torch.stack([draft[t] * (draft[t] / target[t]).log() for t in draft]).sum()
-
-
-def binarised(log_p: torch.Tensor, log_s: torch.Tensor, temperature: float) -> torch.Tensor:
-    """ALM (arXiv 2503.20083), equation 8 with f = KL."""
-    a, b = (x.double().clamp(max=-1e-7) / temperature for x in (log_p, log_s))
-    other_p, other_s = -torch.expm1(a), -torch.expm1(b)
-    return a.exp() * (a - b) + other_p * (other_p / other_s).log()
 
 
 def random_lora(step: TrainingStep, rank: int, rng: np.random.Generator) -> Lora:
@@ -274,26 +162,47 @@ def compare(got: TrainingResult, expected: TrainingResult, tolerance: float = 1e
         close(got.gradients[name], gradient, tolerance, noise + 1e-9)
 
 
-Pair = tuple[Reference, TrainingStep]
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A checkpoint of each configuration."""
+    made = {}
+    for seed, (name, change) in enumerate(CONFIGS.items()):
+        config, folder = BASE | change, tmp_path_factory.mktemp(name)
+        weights = random_weights(config, seed, deviation=0.15)
+        made[name] = write_safetensors(folder, config, weights, format="pt")
+    return made
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
+def steps(
+    sources: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, TrainingStep]:
     made = {}
-    for name in CONFIGS:
+    for name, source in sources.items():
         folder = tmp_path_factory.mktemp(name)
-        reference = Reference(name, folder)
-        write_training_graph(open_checkpoint(folder), folder, silent, "float32")
-        made[name] = reference, TrainingStep(folder, threads=1)
+        write_training_graph(open_checkpoint(source), folder, silent, "float32")
+        made[name] = TrainingStep(folder, threads=1)
     return made
+
+
+@pytest.fixture(scope="module")
+def references(sources: dict[str, Path]) -> dict[str, Reference]:
+    """What autograd makes of the same checkpoints."""
+    needs("torch")
+    needs("transformers")
+    from autograd import Reference
+
+    return {name: Reference(source) for name, source in sources.items()}
 
 
 # --- losses and gradients ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_all_losses_together_equal_autograd(pairs: dict[str, Pair], name: str) -> None:
-    reference, step = pairs[name]
+def test_all_losses_together_equal_autograd(
+    references: References, steps: Steps, name: str
+) -> None:
+    reference, step = references[name], steps[name]
     rng = np.random.default_rng(0)
     lora = random_lora(step, 8, rng)
     for _ in range(4):
@@ -306,8 +215,10 @@ def test_all_losses_together_equal_autograd(pairs: dict[str, Pair], name: str) -
 
 @pytest.mark.parametrize("merging", [False, True])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_each_loss_alone_equals_autograd(pairs: dict[str, Pair], loss: str, merging: bool) -> None:
-    reference, step = pairs["grouped"]
+def test_each_loss_alone_equals_autograd(
+    references: References, steps: Steps, loss: str, merging: bool
+) -> None:
+    reference, step = references["grouped"], steps["grouped"]
     rng = np.random.default_rng(1)
     lora = random_lora(step, 4, rng)
     batch = random_batch(rng, losses=(loss,), merging=merging)
@@ -326,9 +237,16 @@ def test_each_loss_alone_equals_autograd(pairs: dict[str, Pair], loss: str, merg
     rank=st.integers(1, 5),
 )
 def test_any_sizes_equal_autograd(
-    pairs: dict[str, Pair], seed: int, length: int, rows: int, ids: int, chunks: int, rank: int
+    references: References,
+    steps: Steps,
+    seed: int,
+    length: int,
+    rows: int,
+    ids: int,
+    chunks: int,
+    rank: int,
 ) -> None:
-    reference, step = pairs["grouped"]
+    reference, step = references["grouped"], steps["grouped"]
     rng = np.random.default_rng(seed)
     lora = random_lora(step, rank, rng)
     batch = random_batch(rng, length, rows, ids, chunks)
@@ -336,15 +254,14 @@ def test_any_sizes_equal_autograd(
 
 
 def test_a_merged_token_takes_its_probability_from_its_first_sub_token(
-    pairs: dict[str, Pair],
+    references: References, steps: Steps
 ) -> None:
     """With likely sub-tokens, so that what moves is large (OmniDraft's Eq. 2)."""
-    reference, step = pairs["grouped"]
+    reference, step = references["grouped"], steps["grouped"]
     rng = np.random.default_rng(7)
     lora = {name: 2 * factor for name, factor in random_lora(step, 8, rng).items()}
     batch = TrainingBatch(rng.integers(0, VOCAB, 10), np.arange(10))
-    hidden = torch.from_numpy(step.run(batch, lora).hidden).double()
-    label = reference.model.lm_head(hidden).argmax(-1).numpy()
+    label = step.run(batch, lora).best
     incidence, merged = np.zeros((2, 10, 10), np.float32)
     for r in range(0, 10, 2):
         incidence[r, r : r + 2] = merged[r, r] = 1
@@ -379,8 +296,8 @@ def test_a_floor_passes_no_gradient_below_it() -> None:
     assert session.run(None, inputs)[0].tolist() == [0, 4, 5]
 
 
-def test_what_is_left_out_weighs_nothing(pairs: dict[str, Pair]) -> None:
-    _, step = pairs["tied"]
+def test_what_is_left_out_weighs_nothing(steps: Steps) -> None:
+    step = steps["tied"]
     lora = random_lora(step, 4, np.random.default_rng(2))
     batch = TrainingBatch(np.arange(5), np.array([1, 3]))
     result = step.run(batch, lora)
@@ -389,10 +306,8 @@ def test_what_is_left_out_weighs_nothing(pairs: dict[str, Pair]) -> None:
     assert all((g == 0).all() for g in result.gradients.values())
 
 
-def test_branches_under_a_tree_mask_equal_sequences_alone(pairs: dict[str, Pair]) -> None:
-    reference, step = pairs["grouped"]
-    rng = np.random.default_rng(3)
-    lora = random_lora(step, 8, rng)
+def branches(rng: np.random.Generator) -> tuple[TrainingBatch, list[TrainingBatch]]:
+    """Two continuations of a stem under a tree mask, and each as a sequence of its own."""
     stem, left, right = (rng.integers(0, VOCAB, n) for n in (6, 3, 4))
     labels = rng.integers(0, VOCAB, 7)
 
@@ -412,15 +327,25 @@ def test_branches_under_a_tree_mask_equal_sequences_alone(pairs: dict[str, Pair]
         label=labels,
         label_weight=np.ones(7),
     )
+    return tree, [sequence(left, labels[:3]), sequence(right, labels[3:])]
+
+
+def test_branches_under_a_tree_mask_equal_sequences_alone(steps: Steps) -> None:
+    step, rng = steps["grouped"], np.random.default_rng(3)
+    lora = random_lora(step, 8, rng)
+    tree, sequences = branches(rng)
     result = step.run(tree, lora)
-    compare(result, reference(tree, lora))
-    alone = [
-        step.run(sequence(left, labels[:3]), lora),
-        step.run(sequence(right, labels[3:]), lora),
-    ]
+    alone = [step.run(sequence, lora) for sequence in sequences]
     close(result.log_label, np.concatenate([r.log_label for r in alone]), 1e-5)
     for name, gradient in result.gradients.items():
         close(gradient, sum(r.gradients[name] for r in alone), 1e-5)
+
+
+def test_branches_under_a_tree_mask_equal_autograd(references: References, steps: Steps) -> None:
+    step, rng = steps["grouped"], np.random.default_rng(3)
+    lora = random_lora(step, 8, rng)
+    tree, _ = branches(rng)
+    compare(step.run(tree, lora), references["grouped"](tree, lora))
 
 
 @given(
@@ -430,9 +355,9 @@ def test_branches_under_a_tree_mask_equal_sequences_alone(pairs: dict[str, Pair]
 )
 @settings(max_examples=60)
 def test_chunk_divergence_is_exact_for_any_likelihood(
-    pairs: dict[str, Pair], log_p: float, temperature: float, seed: int
+    steps: Steps, log_p: float, temperature: float, seed: int
 ) -> None:
-    _, step = pairs["tied"]
+    step = steps["tied"]
     rng = np.random.default_rng(seed)
     lora = random_lora(step, 4, rng)
     batch = TrainingBatch(
@@ -445,16 +370,21 @@ def test_chunk_divergence_is_exact_for_any_likelihood(
         temperature=temperature,
     )
     result = step.run(batch, lora)
-    log_s = torch.from_numpy(result.log_label)
-    expected = binarised(torch.tensor(log_p), log_s, temperature)
+    a, b = (
+        np.minimum(np.float64(x), -1e-7) / temperature
+        for x in (np.float32(log_p), result.log_label)
+    )
+    other_p, other_s = -np.expm1(a), -np.expm1(b)
+    # ALM (arXiv 2503.20083), equation 8 with f = KL.
+    expected = np.exp(a) * (a - b) + other_p * np.log(other_p / other_s)
     # Both logarithms are known to float32 only, and the divergence is quadratic in their distance.
     np.testing.assert_allclose(result.chunk_divergence, expected, rtol=1e-4, atol=2e-7)
     assert all(np.isfinite(g).all() for g in result.gradients.values())
 
 
-def test_certainty_gives_finite_losses(pairs: dict[str, Pair]) -> None:
+def test_certainty_gives_finite_losses(steps: Steps) -> None:
     """p that leaves nothing, p of almost 0, and a drafter that is sure."""
-    _, step = pairs["tied"]
+    step = steps["tied"]
     lora = {k: 30 * v for k, v in random_lora(step, 4, np.random.default_rng(4)).items()}
     batch = TrainingBatch(
         np.arange(4),
@@ -496,11 +426,9 @@ class Quantized:
 
 
 def test_int8_storage_computes_with_the_rounded_weights(
-    pairs: dict[str, Pair], tmp_path: Path
+    sources: dict[str, Path], tmp_path: Path
 ) -> None:
-    reference, _ = pairs["grouped"]
-    reference.model.save_pretrained(tmp_path / "source")
-    checkpoint = Quantized(open_checkpoint(tmp_path / "source"))
+    checkpoint = Quantized(open_checkpoint(sources["grouped"]))
     steps = []
     for storage in ("int8", "float32"):
         (folder := tmp_path / storage).mkdir()
@@ -517,8 +445,8 @@ def test_int8_storage_computes_with_the_rounded_weights(
 # --- what is refused ---------------------------------------------------------------------------
 
 
-def test_wrong_batches_and_adapters_are_refused(pairs: dict[str, Pair]) -> None:
-    _, step = pairs["tied"]
+def test_wrong_batches_and_adapters_are_refused(steps: Steps) -> None:
+    step = steps["tied"]
     lora = random_lora(step, 4, np.random.default_rng(6))
     good = TrainingBatch(np.arange(4), np.arange(2), label=np.array([1, 2]))
     for change in (
@@ -536,31 +464,28 @@ def test_wrong_batches_and_adapters_are_refused(pairs: dict[str, Pair]) -> None:
         step.run(good, lora | {"lora.0.o.B": lora["lora.0.o.B"][:, 1:]})
 
 
-def test_missing_and_damaged_files_are_refused(pairs: dict[str, Pair], tmp_path: Path) -> None:
-    reference, _ = pairs["odd"]
-    reference.model.save_pretrained(tmp_path)
+def test_missing_and_damaged_files_are_refused(sources: dict[str, Path], tmp_path: Path) -> None:
+    source = sources["odd"]
     with pytest.raises(ModelNotFoundError, match="no training step"):
         TrainingStep(tmp_path)
-    write_training_graph(open_checkpoint(tmp_path), tmp_path, silent)
+    write_training_graph(open_checkpoint(source), tmp_path, silent)
     data = tmp_path / "training.onnx.data"
     data.write_bytes(data.read_bytes()[:1000])
     with pytest.raises(DamagedFileError):
         TrainingStep(tmp_path)
 
 
-def test_writing_again_replaces(pairs: dict[str, Pair], tmp_path: Path) -> None:
-    reference, _ = pairs["odd"]
-    reference.model.save_pretrained(tmp_path)
+def test_writing_again_replaces(sources: dict[str, Path], tmp_path: Path) -> None:
+    source = sources["odd"]
     sizes = []
     for _ in range(2):
-        write_training_graph(open_checkpoint(tmp_path), tmp_path, silent)
+        write_training_graph(open_checkpoint(source), tmp_path, silent)
         sizes.append((tmp_path / "training.onnx.data").stat().st_size)
     assert sizes[0] == sizes[1]
 
 
-def test_a_decoder_of_another_kind_is_refused(pairs: dict[str, Pair], tmp_path: Path) -> None:
-    reference, _ = pairs["odd"]
-    reference.model.save_pretrained(tmp_path)
+def test_a_decoder_of_another_kind_is_refused(sources: dict[str, Path], tmp_path: Path) -> None:
+    source = sources["odd"]
 
     class Gemma(Quantized):
         @property
@@ -568,7 +493,7 @@ def test_a_decoder_of_another_kind_is_refused(pairs: dict[str, Pair], tmp_path: 
             return dataclasses.replace(super().decoder, activation="gelu_tanh", qk_norm=True)
 
     with pytest.raises(OmniDraftError, match=r"GELU, normed queries and keys\. A drafter"):
-        write_training_graph(Gemma(open_checkpoint(tmp_path)), tmp_path, silent)
+        write_training_graph(Gemma(open_checkpoint(source)), tmp_path, silent)
     assert not (tmp_path / "training.onnx").exists()
 
 

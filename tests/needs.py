@@ -1,0 +1,12 @@
+"""What a test compares with and `make test` does without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+def needs(module: str) -> Any:
+    """The module; skips the test, or the file of tests, where it is not installed."""
+    return pytest.importorskip(module, reason=f"{module} is not installed; `make test-all` has it")

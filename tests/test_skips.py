@@ -1,0 +1,46 @@
+"""Where everything is installed, no test is left out in silence."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+TESTS = """
+import pytest
+
+def test_passes(): ...
+
+@pytest.mark.skipif(True, reason="root may write anywhere")
+def test_of_a_machine(): ...
+
+def test_of_a_package():
+    pytest.importorskip("no_such_package", reason="no_such_package is not installed")
+
+@pytest.mark.xfail
+def test_known_to_fail():
+    assert False
+"""
+WHOLE_FILE = 'import pytest; pytest.importorskip("no_such_package", reason="it is not installed")'
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, request: pytest.FixtureRequest) -> pytest.Pytester:
+    conftest = (request.config.rootpath / "tests" / "conftest.py").read_text()
+    pytester.makeconftest(conftest)
+    pytester.makepyfile(test_some=TESTS, test_whole=WHOLE_FILE)
+    return pytester
+
+
+def test_a_test_may_skip(project: pytest.Pytester) -> None:
+    done = project.runpytest_subprocess()
+    assert done.ret == 0
+    done.assert_outcomes(passed=1, skipped=3, xfailed=1)
+
+
+def test_with_complete_only_what_the_machine_lacks_may_skip(project: pytest.Pytester) -> None:
+    done = project.runpytest_subprocess("--complete", "--continue-on-collection-errors")
+    assert done.ret == 1
+    done.assert_outcomes(passed=1, skipped=1, xfailed=1, failed=1, errors=1)
+    done.stdout.fnmatch_lines(["*must not skip: no_such_package is not installed*"])
+    done.stdout.fnmatch_lines(["*must not skip: it is not installed*"])
