@@ -1,6 +1,7 @@
 # make demo       install into .venv, fetch the default target, answer prompts plainly and speculatively
 # make test       install what tests need (about 150 MB), run the native and the Python tests
 # make test-all   the Python tests with all that they compare with (several GB, into .venv-all): none may skip
+# make sanitize   the native tests under the address and undefined-behaviour sanitizers
 # make lint       formatting, lint and types
 
 PYTHON ?= python3
@@ -18,7 +19,14 @@ MYPY = mkdir -p build/mypy/omnidraft && ln -sfn $(CURDIR)/omnidraft/* build/mypy
   ln -sfn $(CURDIR)/export build/mypy/omnidraft/export && cd build/mypy && \
   $(CURDIR)/$(BIN)/python -m mypy --config-file $(CURDIR)/pyproject.toml -p omnidraft
 
-.PHONY: demo test test-all test-native lint format clean
+# The native tests by a preset of CMakePresets.json, with CMake and Ninja of the environment.
+define NATIVE_TESTS
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --preset $(1) -DCMAKE_MESSAGE_LOG_LEVEL=WARNING
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build --preset $(1)
+	PATH="$(CURDIR)/$(BIN):$$PATH" ctest --preset $(1)
+endef
+
+.PHONY: demo test test-all test-native sanitize lint format clean
 
 demo: $(VENV)/.installed
 	$(OMNIDRAFT) models pull $(TARGET)
@@ -36,9 +44,10 @@ test-all: .venv-all/.installed
 	.venv-all/bin/python -m pytest --complete
 
 test-native: $(VENV)/.test
-	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --preset release -DCMAKE_MESSAGE_LOG_LEVEL=WARNING
-	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build --preset release
-	PATH="$(CURDIR)/$(BIN):$$PATH" ctest --preset release
+	$(call NATIVE_TESTS,release)
+
+sanitize: $(VENV)/.test
+	$(call NATIVE_TESTS,asan)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
