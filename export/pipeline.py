@@ -138,7 +138,8 @@ def export(
 
 
 def _complete(options: Options, recipe: Recipe) -> Options:
-    chosen = options.quantization or recipe.quantizations[0]
+    usual = (options.soc and recipe.chip_quantization) or recipe.quantizations[0]
+    chosen = options.quantization or usual
     if chosen not in recipe.quantizations:
         raise OmniDraftError(
             f"The {recipe.backend} backend has no quantization {chosen}; "

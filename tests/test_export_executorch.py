@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -282,6 +283,21 @@ def test_a_chip_needs_qualcomms_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("QNN_SDK_ROOT", raising=False)
     with pytest.raises(MissingDependencyError, match="QNN_SDK_ROOT is not set"):
         find_recipe("executorch").check(Options("none", soc="SM8650"))
+
+
+@pytest.mark.parametrize(
+    ("quantization", "reason"),
+    # The default is one that a chip has, so only the SDK is missing.
+    [(None, "QNN_SDK_ROOT is not set"), ("int8", "computes in float16")],
+)
+def test_a_chip_has_a_default_of_its_own(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quantization: Any, reason: str
+) -> None:
+    monkeypatch.delenv("QNN_SDK_ROOT", raising=False)
+    options = Options(quantization, context=CONTEXT, soc="SM8650")
+    with pytest.raises(OmniDraftError, match=reason):
+        export(str(source), tmp_path / "bundle", "executorch", options)
+    assert not (tmp_path / "bundle").exists()
 
 
 def test_what_the_sdk_cannot_lower_is_not_lowered_to_the_cpu(

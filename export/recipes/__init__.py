@@ -76,7 +76,9 @@ class Recipe(Protocol):
 
     backend: Backend
     quantizations: tuple[Quantization, ...]
-    """The first is the default."""
+    """The first is the default, unless a chip is named and ``chip_quantization`` is another."""
+    chip_quantization: Quantization | None
+    """The default where a chip is named; None: as elsewhere."""
     calibrated: tuple[Quantization, ...]
     """Those that calibration text has an effect on."""
     context: int

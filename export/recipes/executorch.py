@@ -60,6 +60,7 @@ class ExecuTorchRecipe:
 
     backend: Backend = "executorch"
     quantizations: tuple[Quantization, ...] = ("int8", "int4", "none")
+    chip_quantization: Quantization | None = "none"
     calibrated: tuple[Quantization, ...] = ()
     context = 1024
     thresholds: Mapping[Quantization, Thresholds] = {
@@ -78,12 +79,13 @@ class ExecuTorchRecipe:
                 "pip install 'omnidraft[executorch]'."
             )
         if options.soc is not None:
-            _check_qnn(find_soc(options.soc).name)
+            soc = find_soc(options.soc)
             if options.quantization not in (None, "none"):
                 raise OmniDraftError(
-                    "Through ExecuTorch a chip computes in float16: give --quantization none, or "
+                    "Through ExecuTorch a chip computes in float16: leave --quantization out, or "
                     "choose --backend qnn, which quantizes."
                 )
+            _check_qnn(soc.name)
         if options.train_step and not options.lora_rank:
             raise OmniDraftError("--train-step trains LoRA inputs: give a --lora-rank from 1.")
 

@@ -52,6 +52,7 @@ class OnnxRecipe:
 
     backend: Backend = "onnx"
     quantizations: tuple[Quantization, ...] = ("int8", "int4", "none")
+    chip_quantization = None
     calibrated: tuple[Quantization, ...] = ("int4",)
     context = 0
     thresholds: Mapping[Quantization, Thresholds] = {

@@ -42,6 +42,7 @@ class QnnRecipe:
 
     backend: Backend = "qnn"
     quantizations: tuple[Quantization, ...] = ("a16w8",)
+    chip_quantization = None
     calibrated = quantizations
     context = 1024
     thresholds: Mapping[Quantization, Thresholds] = {
