@@ -13,12 +13,13 @@ import gguf
 import numpy as np
 import pytest
 import tokenizers
+from needs import needs
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from omnidraft.runtime.text.gguf_splits import PRE_TOKENIZERS
 from omnidraft.runtime.text.tokenizer import Tokenizer
 
-xllamacpp = pytest.importorskip("xllamacpp", reason="xllamacpp is not installed: make test-all")
+xllamacpp = needs("xllamacpp")
 
 # llama.cpp does not tell upper from lower case in these names' expressions, which are those of the
 # models' own tokenizer.json.
