@@ -24,8 +24,10 @@ from rich.table import Table
 from omnidraft import GenerationOptions, SamplingParameters, Session
 from omnidraft.export.learnable import learnable_drafter
 from omnidraft.runtime.bench import read_prompts
+from omnidraft.runtime.learning.batches import batches
 from omnidraft.runtime.learning.learner import AdapterChoice
-from omnidraft.runtime.learning.observations import AdaptationBuffer, Objective, batches
+from omnidraft.runtime.learning.objective import Objective
+from omnidraft.runtime.learning.observations import AdaptationBuffer
 from omnidraft.runtime.learning.store import AdapterStore
 from omnidraft.runtime.learning.trainer import LearningOptions
 from omnidraft.runtime.learning.training_step import TrainingStep

@@ -38,15 +38,15 @@ from omnidraft.runtime.errors import (
     OmniDraftError,
     OptionError,
 )
-from omnidraft.runtime.learning import trainer as trainer_module
+from omnidraft.runtime.learning import trial as trial_module
+from omnidraft.runtime.learning import worker as worker_module
+from omnidraft.runtime.learning.batches import batches
 from omnidraft.runtime.learning.head import AcceptanceHead, HeadTrainer
 from omnidraft.runtime.learning.learner import AdapterChoice
+from omnidraft.runtime.learning.objective import LOSSES, Objective
 from omnidraft.runtime.learning.observations import (
-    LOSSES,
     AdaptationBuffer,
-    Objective,
     ObservedPrompt,
-    batches,
     direct_mapping,
 )
 from omnidraft.runtime.learning.optimizer import AdamW
@@ -331,8 +331,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def always_promote(patch: pytest.MonkeyPatch) -> None:
     """Candidates come into use at once and stay, so that weights change as often as they can."""
-    patch.setattr(trainer_module.Trial, "better", lambda trial, worth: True)
-    patch.setattr(trainer_module.Trial, "short_of", lambda trial, worth: False)
+    patch.setattr(trial_module.Trial, "better", lambda trial, worth: True)
+    patch.setattr(trial_module.Trial, "short_of", lambda trial, worth: False)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -433,7 +433,7 @@ def test_an_update_that_does_harm_is_rolled_back(world: World) -> None:
     before = trainer.state()[0]
     for values in trainer._candidate.values():
         values[...] = np.random.default_rng(0).standard_normal(values.shape)
-    trainer.progress.trial = trainer_module.Trial()
+    trainer.progress.trial = trial_module.Trial()
 
     # Trusted weights that predict the answers, so that there is something to lose.
     def good(self: TrainingStep, batch: Any, lora: Any, options: Any = None) -> Any:
@@ -441,7 +441,7 @@ def test_an_update_that_does_harm_is_rolled_back(world: World) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TrainingStep, "best", good)
-        patch.setattr(trainer_module, "FEWEST", 2)
+        patch.setattr(trial_module, "FEWEST", 2)
         for prompt in PROMPTS[4:12]:
             session.generate(prompt, OPTIONS)
     assert trainer.progress.rollbacks >= 1
@@ -461,8 +461,8 @@ def test_a_first_lora_must_be_worth_its_time(world: World, gained: int) -> None:
         session.generate(prompt, OPTIONS)
     trainer = session.learner.trainer
     answer = session.learner.buffer.prompts[-1]
-    trial = trainer_module.Trial()
-    for _ in range(trainer_module.FEWEST):
+    trial = trial_module.Trial()
+    for _ in range(trial_module.FEWEST):
         trial.add(gained, 200)
     trainer.progress.trial = trial
     trainer.add([answer])
@@ -478,7 +478,7 @@ def test_weights_in_use_that_do_harm_are_withdrawn(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However they came into use: what helped one task may harm another, and luck may promote."""
-    monkeypatch.setattr(trainer_module, "FEWEST", 4)
+    monkeypatch.setattr(trial_module, "FEWEST", 4)
     session = world.session("withdrawn", interval=2, learning_rate=0.0)
     session.generate(PROMPTS[0], OPTIONS)
     learner, trainer = session.learner, session.learner.trainer
@@ -502,7 +502,7 @@ def test_weights_in_use_that_do_harm_are_withdrawn(
     assert world.store.read("withdrawn").lora == {}
     # The candidate begins anew as well.
     assert all((values != np.float32(0.1)).any() for values in trainer._candidate.values())
-    assert learner.trainer.progress.defence == trainer_module.Trial()
+    assert learner.trainer.progress.defence == trial_module.Trial()
 
 
 def test_gradients_that_are_not_numbers_are_rolled_back(world: World) -> None:
@@ -519,7 +519,7 @@ def test_gradients_that_are_not_numbers_are_rolled_back(world: World) -> None:
     # Nor does the next session go on with what the diverged candidate had achieved.
     session.save()
     again = world.session("nan", interval=1).learner.trainer
-    assert again.progress.trial == trainer_module.Trial()
+    assert again.progress.trial == trial_module.Trial()
     assert again.progress.steps == again._optimizer.steps == 0
 
 
@@ -530,8 +530,8 @@ def prompt_with(accepted: int, proposed: int, base: ObservedPrompt) -> ObservedP
 def test_learning_stops_when_it_does_not_help_and_resumes_on_drift(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainer_module, "PATIENCE", 2)
-    monkeypatch.setattr(trainer_module.Trial, "better", lambda trial, worth: False)
+    monkeypatch.setattr(trial_module, "PATIENCE", 2)
+    monkeypatch.setattr(trial_module.Trial, "better", lambda trial, worth: False)
     session = world.session("stops", interval=2)
     session.generate(PROMPTS[0], OPTIONS)
     base = session.learner.buffer.prompts[0]
@@ -696,7 +696,7 @@ def test_the_budget_bounds_the_share_of_time(
     trainer.drain()
     clock = itertools.count()
     rests: list[float] = []
-    monkeypatch.setattr(trainer_module, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(worker_module, "perf_counter", lambda: float(next(clock)))
     monkeypatch.setattr(trainer._closing, "wait", rests.append)
     before = trainer.progress.seconds
     for _ in range(4):
@@ -1172,7 +1172,7 @@ def test_an_adaptation_learns_from_every_prompt(
     """Also from more than may wait."""
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(json.dumps({"prompt": PROMPTS[0]}) + "\n" + 9 * '{"prompt": "What?"}\n')
-    monkeypatch.setattr(trainer_module, "_QUEUE", 2)
+    monkeypatch.setattr(worker_module, "_QUEUE", 2)
     monkeypatch.setattr(adapt_command, "open_models", lambda *a, **k: (world.target, world.drafter))
     monkeypatch.setenv("OMNIDRAFT_DATA", str(tmp_path))
     arguments = ["adapt", str(prompts), "--target", "x", "--adapter", "a", "--json"]

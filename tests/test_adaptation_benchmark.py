@@ -24,7 +24,7 @@ from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
 from omnidraft.runtime.engines.model import CausalModel
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
 from omnidraft.runtime.learning.learner import AdapterChoice
-from omnidraft.runtime.learning.observations import Objective
+from omnidraft.runtime.learning.objective import Objective
 from omnidraft.runtime.learning.store import AdapterStore
 from omnidraft.runtime.learning.trainer import LearningOptions
 from omnidraft.runtime.models import load_model

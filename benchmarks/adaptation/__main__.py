@@ -37,9 +37,9 @@ from benchmarks.adaptation.lab import Lab, Setting
 from omnidraft.export.conversion import Quantization
 from omnidraft.runtime.bench import Prompt, read_prompts
 from omnidraft.runtime.errors import MissingDependencyError, OmniDraftError
-from omnidraft.runtime.learning.observations import LossName, Objective
+from omnidraft.runtime.learning.objective import LEARNING_RATES, LossName, Objective
 from omnidraft.runtime.learning.store import AdapterStore
-from omnidraft.runtime.learning.trainer import LEARNING_RATES, LearningOptions
+from omnidraft.runtime.learning.trainer import LearningOptions
 from omnidraft.runtime.models import load_model
 from omnidraft.runtime.models.cache import cache_folder
 from omnidraft.runtime.models.catalogue import DEFAULT_QUANTIZATION

@@ -13,7 +13,7 @@ from benchmarks.adaptation.lab import Answered, Lab, figures, footprint, gain, t
 from omnidraft._native import Eviction
 from omnidraft.runtime.bench import Prompt
 from omnidraft.runtime.errors import OmniDraftError
-from omnidraft.runtime.learning.observations import LossName
+from omnidraft.runtime.learning.objective import LossName
 from omnidraft.runtime.learning.trainer import DEFAULT_RANK
 from omnidraft.runtime.session import Session
 

@@ -15,7 +15,8 @@ from omnidraft._native import Eviction, NgramCache, VocabularyPair
 from omnidraft.export.learnable import learnable_drafter
 from omnidraft.runtime.bench import Prompt
 from omnidraft.runtime.learning.learner import AdapterChoice
-from omnidraft.runtime.learning.observations import LossName, Objective, direct_mapping
+from omnidraft.runtime.learning.objective import LossName, Objective
+from omnidraft.runtime.learning.observations import direct_mapping
 from omnidraft.runtime.learning.store import AdapterStore
 from omnidraft.runtime.learning.trainer import LearningOptions
 from omnidraft.runtime.models import LoadedModel, load_model

@@ -34,7 +34,7 @@ from omnidraft.runtime.storage.files import check_place, whole_file
 
 if TYPE_CHECKING:
     from omnidraft.runtime.learning.learner import AdapterChoice
-    from omnidraft.runtime.learning.trainer import Progress
+    from omnidraft.runtime.learning.trial import Progress
 
 # Prompts that a point of a curve is the mean of.
 _SMOOTH = 8
@@ -110,7 +110,7 @@ def adapt(
     stream = read_prompts(prompts, limit)
     tests = read_prompts(test) if test is not None else []
     from omnidraft.runtime.learning.learner import AdapterChoice
-    from omnidraft.runtime.learning.observations import Objective
+    from omnidraft.runtime.learning.objective import Objective
     from omnidraft.runtime.learning.store import AdapterStore, adapters_folder
     from omnidraft.runtime.learning.trainer import LearningOptions
 

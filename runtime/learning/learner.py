@@ -24,8 +24,9 @@ from omnidraft.runtime.learning.store import (
     pack_ngrams,
     unpack_ngrams,
 )
-from omnidraft.runtime.learning.trainer import LearningOptions, OnlineTrainer, Progress
+from omnidraft.runtime.learning.trainer import LearningOptions, OnlineTrainer
 from omnidraft.runtime.learning.training_step import TrainingStep
+from omnidraft.runtime.learning.trial import Progress
 from omnidraft.runtime.models import LoadedModel
 
 _Figures = TypeVar("_Figures")

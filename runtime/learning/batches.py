@@ -1,0 +1,232 @@
+"""Observed rounds as batches of the training step, by loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omnidraft.runtime.learning.objective import Objective
+from omnidraft.runtime.learning.observations import (
+    WINDOW,
+    Mapping,
+    ObservedPrompt,
+    ObservedRound,
+)
+from omnidraft.runtime.learning.training_step import MASKED, TrainingBatch
+
+# Bounds on a batch: rows take a vocabulary of floats each, several times.
+MAX_ROWS: Final = 256
+MAX_TOKENS: Final = 1024
+
+
+@dataclass(frozen=True)
+class LearningBatch:
+    """A batch of the training step, and which of its rows lie on the target's answer.
+
+    Attributes:
+        answer_rows: int64 [A] rows that follow a token of the answer (or the prompt's last).
+        answer: int64 [A] the draft tokens that came there.
+    """
+
+    training: TrainingBatch
+    answer_rows: NDArray[np.int64]
+    answer: NDArray[np.int64]
+
+
+def batches(
+    prompts: Sequence[ObservedPrompt], objective: Objective, mapping: Mapping
+) -> Iterator[LearningBatch]:
+    """Everything these prompts teach, in batches of at most about ``MAX_ROWS`` rows.
+
+    A row sees at most ``WINDOW`` tokens of the prompt before the batch's first row.
+    """
+    builder = _Builder(objective, mapping)
+    for prompt in prompts:
+        rounds = list(prompt.rounds)
+        first = 0
+        while first < len(rounds):
+            last = builder.fitting(rounds, first)
+            if last == first:
+                yield builder.build()
+                builder = _Builder(objective, mapping)
+                continue
+            builder.add(prompt, rounds, first, last)
+            first = last
+    if builder.rows:
+        yield builder.build()
+
+
+class _Builder:
+    """A batch in the making."""
+
+    def __init__(self, objective: Objective, mapping: Mapping) -> None:
+        self.objective = objective
+        self.mapping = mapping
+        self.tokens: list[int] = []
+        self.positions: list[int] = []
+        # Runs of tokens, [begin, end), each seeing itself and one run [from, to) before it.
+        self.runs: list[tuple[int, int, int, int]] = []
+        self.rows: list[int] = []
+        self.labels: list[int] = []
+        self.label_weights: list[float] = []
+        self.distributions: list[tuple[NDArray[np.int32], NDArray[np.float32], float] | None] = []
+        # Rows, the target's log-likelihood, and whether it is an outcome of its first row.
+        self.chunks: list[tuple[list[int], float, bool]] = []
+        self.answer_rows: list[int] = []
+        self.answer: list[int] = []
+
+    def fitting(self, rounds: Sequence[ObservedRound], first: int) -> int:
+        """The end of the rounds from ``first`` on that this batch has room for."""
+        low = max(0, rounds[first].begin - WINDOW)
+        rows, tails, last = len(self.rows), len(self.tokens), first
+        while last < len(rounds):
+            observed = rounds[last]
+            # A row for each draft token and one more; the last token's n-gram may add a few.
+            rows += sum(observed.counts) + 2
+            tails += len(observed.tail)
+            tokens = tails + observed.begin + observed.stood - low
+            if (rows > MAX_ROWS or tokens > MAX_TOKENS) and (last > first or self.rows):
+                break
+            last += 1
+        return last
+
+    def add(
+        self, prompt: ObservedPrompt, rounds: Sequence[ObservedRound], first: int, last: int
+    ) -> None:
+        low = max(0, rounds[first].begin - WINDOW)
+        high = rounds[last].begin if last < len(rounds) else len(prompt.tokens)
+        start = len(self.tokens)
+        self.tokens.extend(prompt.tokens[low:high])
+        self.positions.extend(range(high - low))
+        self.runs.append((start, len(self.tokens), start, start))
+        for index in range(first, last):
+            self._add_round(prompt, rounds[index], start - low)
+
+    def _add_round(self, prompt: ObservedPrompt, seen: ObservedRound, shift: int) -> None:
+        loss, weighted = self.objective.loss, self.objective.weighting == "target"
+        fork = seen.begin + seen.stood  # where the draft leaves the answer
+        tail_begin = len(self.tokens)
+        tail = seen.tail.tolist()
+        if tail:
+            self.tokens.extend(tail)
+            first = self.positions[fork - 1 + shift] + 1
+            self.positions.extend(range(first, first + len(tail)))
+            origin = fork - 1 + shift - self.positions[fork - 1 + shift]
+            self.runs.append((tail_begin, len(self.tokens), origin, fork + shift))
+
+        def on_answer(k: int) -> int:
+            return k - 1 + shift
+
+        def on_draft(k: int) -> int:
+            return k - 1 + shift if k <= fork else tail_begin + k - fork - 1
+
+        def spell(row: int, at: int, drafts: Sequence[int], log_p: float, answer: bool) -> None:
+            """Label a target token's draft tokens, of which ``row`` predicts the first."""
+            place = on_answer if answer else on_draft
+            weight = 0.0
+            if loss in ("ce", "hybrid", "ngram"):
+                weight = self.objective.ngram_weight if loss == "hybrid" else 1.0
+                weight *= float(np.exp(log_p)) if weighted else 1.0
+            rows = [row, *(self._row(place(at + i)) for i in range(1, len(drafts)))]
+            for each, draft in zip(rows, drafts, strict=True):
+                self.labels[each] = draft
+                self.label_weights[each] = weight
+            if loss in ("kl", "alm"):
+                self.chunks.append((rows, log_p, loss == "kl"))
+
+        k = seen.begin
+        begins = [0, *seen.ends.tolist()]
+        # The answer alone carries cross-entropy; all else the drafter's own policy, too.
+        rows = len(seen.ends) if loss != "ce" else min(len(seen.ends), seen.accepted + 1)
+        for j in range(rows):
+            row = self._row(on_draft(k))
+            low, high = begins[j], begins[j + 1]
+            if loss in ("hybrid", "dm"):
+                mass = float(seen.log_mass[j])
+                self.distributions[row] = (
+                    seen.ids[low:high],
+                    seen.ids_log_p[low:high] - mass,
+                    float(np.exp(mass)),
+                )
+            elif loss == "kl":
+                self.distributions[row] = (seen.ids[low:high], seen.ids_log_p[low:high], 1.0)
+            labelled = False
+            if j <= seen.accepted:
+                end = k + seen.counts[j] if j < seen.accepted else seen.end
+                drafts = prompt.tokens[k:end].tolist() if end >= 0 else []
+                if drafts:
+                    self.answer_rows.append(row)
+                    self.answer.append(drafts[0])
+                token_is_ngram = len(drafts) > 1 and (
+                    j < seen.accepted or bool(self.mapping.ngram[seen.last])
+                )
+                known = j < seen.accepted or bool(self.mapping.plain[seen.last])
+                whole = loss in ("ce", "alm") and known
+                if drafts and loss != "dm" and (token_is_ngram or whole):
+                    log_p = float(seen.log_p[j]) if j < seen.accepted else seen.last_log_p
+                    spell(row, k, drafts, log_p, True)
+                    labelled = True
+            if j >= seen.accepted and j < len(seen.counts):
+                # On its own policy the drafter proposed this, too, and the target did not want it.
+                drafts = tail[k - fork : k - fork + seen.counts[j]]
+                if loss == "alm":
+                    spell(self._row(on_draft(k)), k, drafts, float(seen.log_p[j]), False)
+                elif loss == "kl" and len(drafts) > 1 and not labelled:
+                    spell(row, k, drafts, float(seen.log_p[j]), False)
+            if j < len(seen.counts):
+                k += seen.counts[j]
+
+    def _row(self, position: int) -> int:
+        self.rows.append(position)
+        self.labels.append(0)
+        self.label_weights.append(0.0)
+        self.distributions.append(None)
+        return len(self.rows) - 1
+
+    def build(self) -> LearningBatch:
+        count, rows = len(self.tokens), len(self.rows)
+        mask = np.full((count, count), MASKED, np.float32)
+        for begin, end, seen_from, seen_to in self.runs:
+            mask[begin:end, begin:end] = np.triu(mask[begin:end, begin:end], 1)
+            mask[begin:end, seen_from:seen_to] = 0
+        width = max((len(d[0]) for d in self.distributions if d), default=0)
+        ids = np.full((rows, width), -1, np.int64)
+        log_p = np.zeros((rows, width), np.float32)
+        weight = np.zeros(rows, np.float32)
+        for row, distribution in enumerate(self.distributions):
+            if distribution:
+                listed = len(distribution[0])
+                ids[row, :listed], log_p[row, :listed], weight[row] = distribution
+        chunks = np.zeros((len(self.chunks), rows), np.float32)
+        merged = np.zeros_like(chunks)
+        for chunk, (members, _, is_merged) in enumerate(self.chunks):
+            chunks[chunk, members] = 1
+            merged[chunk, members[0]] = is_merged
+        direct = None
+        if self.objective.loss in ("hybrid", "dm"):
+            direct = np.zeros(len(self.mapping.place), np.float32)
+            direct[self.mapping.drafts] = 1
+        training = TrainingBatch(
+            tokens=np.array(self.tokens, np.int64),
+            rows=np.array(self.rows, np.int64),
+            positions=np.array(self.positions, np.int64),
+            mask=mask,
+            direct_ids=ids,
+            direct_log_p=log_p,
+            direct_weight=weight,
+            direct_tokens=direct,
+            label=np.array(self.labels, np.int64),
+            label_weight=np.array(self.label_weights, np.float32),
+            chunks=chunks,
+            chunk_log_p=np.array([log_p for _, log_p, _ in self.chunks], np.float32),
+            chunk_weight=np.full(len(chunks), float(self.objective.loss == "alm"), np.float32),
+            merged=merged,
+            temperature=self.objective.temperature,
+        )
+        return LearningBatch(
+            training, np.array(self.answer_rows, np.int64), np.array(self.answer, np.int64)
+        )

@@ -1,0 +1,43 @@
+"""What learning minimises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+LossName = Literal["ce", "hybrid", "dm", "ngram", "kl", "alm"]
+LOSSES: Final[tuple[LossName, ...]] = get_args(LossName)
+LEARNING_RATES: Final[dict[LossName, float]] = {
+    "ce": 1e-3,
+    "ngram": 1e-3,
+    "hybrid": 3e-4,
+    "dm": 3e-4,
+    "kl": 3e-4,
+    "alm": 3e-4,
+}
+"""AdamW's, by loss. At 1e-3 the divergences throw the default drafter off."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is minimised.
+
+    - ``ce``: −log q of every draft token of the answer, the cross-entropy with what the target
+      said: under greedy decoding the forward KL to its distribution;
+    - ``hybrid``: ``dm`` + λ · ``ngram`` (OmniDraft, arXiv 2507.02659);
+    - ``dm``: D(q' ‖ p'), both renormalised over direct tokens, at every token boundary, times the
+      mass that p has there: where the target wants an n-gram, direct tokens learn nothing;
+    - ``ngram``: −log q of the draft tokens of n-grams that the target emitted;
+    - ``kl``: D(q ‖ p) with n-grams as further outcomes (Eq. 2), the full approximate KL;
+    - ``alm``: binarised divergences of whole target tokens' likelihoods (arXiv 2503.20083).
+
+    Args:
+        ngram_weight: λ.
+        weighting: ``fixed``: λ; ``target``: λ p(t), the point-wise KL.
+        temperature: ALM's τ.
+    """
+
+    loss: LossName = "ce"
+    ngram_weight: float = 0.2
+    weighting: Literal["fixed", "target"] = "fixed"
+    temperature: float = 100.0
