@@ -23,14 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from omnidraft._native import NgramCache, Vocabulary, VocabularyPair
-from omnidraft.runtime.learning.store import (
-    Adapter,
-    AdapterStore,
-    Metadata,
-    ModelKey,
-    pack_ngrams,
-    unpack_ngrams,
-)
+from omnidraft.runtime.learning.adapter import Adapter, Metadata, ModelKey
+from omnidraft.runtime.learning.store import AdapterStore
 from omnidraft.runtime.models.catalogue import default_drafter_folder
 from omnidraft.runtime.pairing import native_vocabulary
 from omnidraft.runtime.text.tokenizer import Tokenizer
@@ -88,7 +82,7 @@ def main(
     key = ModelKey(name="default", sha256="0" * 64)
     moments = {f"{name}.{m}": np.abs(values) for name, values in lora.items() for m in "mv"}
     head = {"weight": np.zeros(320, np.float32), "bias": np.zeros(1, np.float32)}
-    adapter = Adapter(Metadata(drafter=key, target=key), lora, pack_ngrams(cache), head, moments)
+    adapter = Adapter(Metadata(drafter=key, target=key), lora, cache.to_bytes(), head, moments)
 
     with tempfile.TemporaryDirectory() as folder:
         store = AdapterStore(Path(folder))
@@ -97,7 +91,7 @@ def main(
             store.save(name, adapter)
         steps: dict[str, Callable[[str], object]] = {
             "read to generate": lambda name: store.load(name, key, key, optimizer=False),
-            "unpack the n-gram cache": lambda name: unpack_ngrams(adapter.ngrams, pair),
+            "unpack the n-gram cache": lambda name: adapter.ngram_cache(pair),
             "read to learn": lambda name: store.load(name, key, key),
             "save": lambda name: store.save(name, adapter),
         }

@@ -21,7 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from omnidraft.runtime.learning.store import Adapter, AdapterStore, Metadata, ModelKey
+from omnidraft.runtime.learning.adapter import Adapter, Metadata, ModelKey
+from omnidraft.runtime.learning.store import AdapterStore
 
 NAMES = ("code", "math", "news")
 KEY = ModelKey(name="model", sha256="0" * 64)

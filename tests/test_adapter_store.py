@@ -26,17 +26,9 @@ from typer.testing import CliRunner
 from omnidraft import OmniDraftError, _native
 from omnidraft.cli.adapters import adapters_app
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
-from omnidraft.runtime.learning import store as adapter_store
-from omnidraft.runtime.learning.store import (
-    Adapter,
-    AdapterStore,
-    Metadata,
-    ModelKey,
-    adapters_folder,
-    model_key,
-    pack_ngrams,
-    unpack_ngrams,
-)
+from omnidraft.runtime.learning.adapter import Adapter, Metadata, ModelKey, model_key
+from omnidraft.runtime.learning.adapter_file import to_bytes
+from omnidraft.runtime.learning.store import AdapterStore, adapters_folder
 from omnidraft.runtime.storage.lora import read_adapter
 
 DRAFTER = ModelKey(name="default", sha256="d" * 64)
@@ -263,7 +255,7 @@ def test_a_newer_versions_adapter_is_neither_read_nor_replaced(
     newer = small(1)
     later = newer.metadata.model_copy(update={"schema_version": 2})
     path = tmp_path / "newer"
-    path.write_bytes(adapter_store._serialize(newer, later))
+    path.write_bytes(to_bytes(newer, later))
     with pytest.raises(OmniDraftError, match=r"newer omnidraft .*Update") as caught:
         store.import_(path, "math")
     assert not isinstance(caught.value, DamagedFileError)
@@ -524,10 +516,10 @@ def test_ngrams_travel_in_an_adapter(store: AdapterStore) -> None:
     cache = _native.NgramCache(pair)
     assert cache.observe(2, [0, 1]) and cache.observe(3, [1, 1, 0])
     metadata = Metadata(drafter=DRAFTER, target=TARGET)
-    store.save("math", Adapter(metadata, ngrams=pack_ngrams(cache)))
-    loaded = unpack_ngrams(store.load("math", DRAFTER, TARGET).ngrams, pair)
+    store.save("math", Adapter(metadata, ngrams=cache.to_bytes()))
+    loaded = store.load("math", DRAFTER, TARGET).ngram_cache(pair)
     assert sorted(loaded.ngrams()) == sorted(cache.ngrams())
-    assert len(unpack_ngrams(b"", pair)) == 0
+    assert len(Adapter(metadata).ngram_cache(pair)) == 0
 
 
 def test_a_key_is_of_the_weights_not_of_their_place(tmp_path: Path) -> None:

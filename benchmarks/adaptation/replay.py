@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from omnidraft.runtime.bench import Prompt
 from omnidraft.runtime.engines.model import check_pass, check_truncation
 from omnidraft.runtime.errors import OmniDraftError
-from omnidraft.runtime.learning.store import model_key
+from omnidraft.runtime.learning.adapter import model_key
 from omnidraft.runtime.models import LoadedModel
 from omnidraft.runtime.options import GenerationOptions
 from omnidraft.runtime.session import Session

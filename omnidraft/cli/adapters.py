@@ -17,7 +17,8 @@ from omnidraft.cli.output import print_json, stdout
 from omnidraft.runtime.errors import OmniDraftError
 
 if TYPE_CHECKING:
-    from omnidraft.runtime.learning.store import Adapter, AdapterStore, Arrays, StoredAdapter
+    from omnidraft.runtime.learning.adapter import Adapter, Arrays
+    from omnidraft.runtime.learning.store import AdapterStore, StoredAdapter
 
 adapters_app = typer.Typer(
     help="What drafters have learned, for a target and a task each.", no_args_is_help=True

@@ -14,16 +14,10 @@ from pydantic import TypeAdapter, ValidationError
 from omnidraft._native import CacheDamagedError, CacheMismatchError, VocabularyPair
 from omnidraft.runtime.engines.model import HiddenStates, TakesAdapters, use_adapter
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
+from omnidraft.runtime.learning.adapter import Adapter, Metadata, model_key
 from omnidraft.runtime.learning.head import AcceptanceHead, HeadProgress, HeadTrainer
 from omnidraft.runtime.learning.observations import AdaptationBuffer, direct_mapping
-from omnidraft.runtime.learning.store import (
-    Adapter,
-    AdapterStore,
-    Metadata,
-    model_key,
-    pack_ngrams,
-    unpack_ngrams,
-)
+from omnidraft.runtime.learning.store import AdapterStore
 from omnidraft.runtime.learning.trainer import LearningOptions, OnlineTrainer
 from omnidraft.runtime.learning.training_step import TrainingStep
 from omnidraft.runtime.learning.trial import Progress
@@ -94,7 +88,7 @@ class Learner:
             adapter = Adapter(Metadata(drafter=drafter_key, target=target_key))
         self._adapter = adapter
         try:
-            self.cache = unpack_ngrams(adapter.ngrams, pair)
+            self.cache = adapter.ngram_cache(pair)
         except (CacheDamagedError, CacheMismatchError) as error:
             raise OmniDraftError(
                 f"The n-gram cache of adapter {choice.name!r} cannot be used: {error}."
@@ -188,7 +182,7 @@ class Learner:
                 "figures": figures,
             }
         )
-        self._adapter = Adapter(metadata, lora, pack_ngrams(self.cache), head, state)
+        self._adapter = Adapter(metadata, lora, self.cache.to_bytes(), head, state)
         evicted = self._choice.store.save(self._choice.name, self._adapter)
         self._saved = changes
         if evicted:

@@ -17,7 +17,7 @@ from omnidraft.runtime.errors import OmniDraftError
 
 # The last is what a limit on the size of files gives.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# What writers that are no Python of ours say of it: the system's words, or Qualcomm's own.
+# What compilers and exporters of others say of a full disk: the system's words, or Qualcomm's own.
 _FULL_TEXTS = (*map(os.strerror, _FULL), "Failed to write context cache file")
 # In every scratch folder, and locked while its process lives.
 _LOCK = "omnidraft.lock"
@@ -117,7 +117,7 @@ def _sweep(output: Path) -> None:
     # Names end with eight characters: ``out-2`` must not be taken for ``out``.
     pattern = f".{glob.escape(output.name)}-{'?' * 8}/{_LOCK}"
     for path in output.parent.glob(pattern):
-        # Whoever may not remove it, or holds the lock, leaves it.
+        # It stays where this user may not remove it, and where a process still holds the lock.
         with suppress(OSError), FileLock(path, timeout=0):
             if (old := path.with_name(_OLD)).exists() and not output.exists():
                 old.rename(output)
