@@ -259,14 +259,15 @@ class Session:
 
     def _decoder(self, options: GenerationOptions, lease: Lease) -> SpeculativeDecoder:
         pairing = self._pairing if options.draft_length != 0 else None
-        learner = self.learner
+        buffer = self.learner.buffer if self.learner else None
         return SpeculativeDecoder(
             self.target.model,
             pairing.drafting(options, self._lookup) if pairing else None,
             sampling=options.sampling,
             verification=options.verification,
             seed=options.seed,
-            observer=learner.buffer.observe if learner and learner.buffer else None,
+            observer=buffer.observe if buffer else None,
+            steps=buffer.trace if buffer else None,
             lease=lease,
         )
 

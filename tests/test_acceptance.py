@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,9 @@ from omnidraft.runtime.learning.head import (
     cross_entropy,
     position_labels,
 )
+from omnidraft.runtime.learning.objective import Detail
 from omnidraft.runtime.learning.observations import AdaptationBuffer, direct_mapping
+from omnidraft.runtime.learning.trace import DraftTrace
 
 SIZE = 24
 
@@ -365,33 +368,31 @@ def test_a_draft_ends_where_the_head_says_so(parity: int) -> None:
     assert 1 < lengths < without.statistics.draft_tokens / without.statistics.rounds
 
 
-def seeing_rounds(sampling: SamplingParameters) -> Iterator[tuple[Round, Lessons]]:
+def seeing_rounds(
+    sampling: SamplingParameters,
+) -> Iterator[tuple[Round, DraftTrace, Lessons]]:
     """Rounds of a drafter with hidden states, and what a buffer kept of each for the head."""
     pair = toy_pair(6)
     target = ToyModel(len(pair.target), 3)
     plain = [surface is not None for surface in pair.target]
     mapping = direct_mapping(pair.speller._pair, plain, len(pair.drafter))
-    buffer = AdaptationBuffer(mapping, head=True)
-    drafting = replace(pair.drafting(4), model=Seeing(len(pair.drafter), 4), policy=Fixed(5))
-    shown: list[tuple[Round, Lessons]] = []
+    model = Seeing(len(pair.drafter), 4)
+    buffer = AdaptationBuffer(mapping, detail=Detail.TOKENS, states=model)
+    trace = buffer.trace
+    assert trace is not None
+    drafting = replace(pair.drafting(4), model=model, policy=Fixed(5))
+    shown: list[tuple[Round, DraftTrace, Lessons]] = []
 
     def observer(seen: Round) -> None:
         buffer.observe(seen)
         lessons = buffer.prompts[-1].rounds[-1].lessons
         if lessons is not None:
-            copied = [each.copy() for each in (*seen.draft_logits, *seen.hidden)]
-            count = len(seen.draft_logits)
-            seen = seen._replace(
-                logits=seen.logits.copy(),
-                draft_logits=copied[:count],
-                hidden=copied[count:],
-                confidences=list(seen.confidences),
-            )
-            shown.append((seen, lessons))
+            seen = seen._replace(logits=seen.logits.copy())
+            shown.append((seen, deepcopy(trace), lessons))
 
     for seed in range(6):
         decoder = SpeculativeDecoder(
-            target, drafting, sampling=sampling, seed=seed, observer=observer
+            target, drafting, sampling=sampling, seed=seed, observer=observer, steps=trace
         )
         list(decoder.generate([1, 2], 40))
         buffer.end_prompt()
@@ -407,14 +408,14 @@ def softmax(logits: NDArray[np.float32], temperature: float) -> NDArray[np.float
 
 def test_sampled_rounds_teach_what_the_target_would_accept() -> None:
     merged = judged = 0
-    for seen, lessons in seeing_rounds(SamplingParameters(temperature=0.7)):
+    for seen, trace, lessons in seeing_rounds(SamplingParameters(temperature=0.7)):
         at, weight, labels, weights = 0, 1.0, [], []
         for i, (token, count) in enumerate(
             zip(seen.proposal.tokens, seen.proposal.draft_counts, strict=True)
         ):
             p, q = softmax(seen.logits[i], 0.7)[token], 1.0
             for k in range(at, at + count):
-                q *= softmax(seen.draft_logits[k], 0.7)[seen.proposal.drafts[k]]
+                q *= softmax(trace.logits[k], 0.7)[seen.proposal.drafts[k]]
             for _ in range(count):
                 labels.append(min(1.0, p / q) ** (1 / count))
                 weights.append(weight)
@@ -426,18 +427,18 @@ def test_sampled_rounds_teach_what_the_target_would_accept() -> None:
         np.testing.assert_allclose(lessons.weight, weights[:count], rtol=1e-3, atol=1e-5)
         assert all(each < 1.1e-3 for each in weights[count:])
         for k in range(count):
-            largest = softmax(seen.draft_logits[k], 0.7).max()
+            largest = softmax(trace.logits[k], 0.7).max()
             assert lessons.confidence[k] == pytest.approx(largest, rel=1e-3)
             # The hidden state before the token that was drawn there.
-            size = np.sqrt(np.square(seen.hidden[k]).mean())
-            np.testing.assert_allclose(lessons.hidden[k], seen.hidden[k] / size, rtol=2e-3)
+            size = np.sqrt(np.square(trace.hidden[k]).mean())
+            np.testing.assert_allclose(lessons.hidden[k], trace.hidden[k] / size, rtol=2e-3)
         judged += count
     assert merged > 5 and judged > 100
 
 
 def test_greedy_rounds_teach_what_was_accepted() -> None:
     labels = []
-    for seen, lessons in seeing_rounds(SamplingParameters()):
+    for seen, _, lessons in seeing_rounds(SamplingParameters()):
         verdict = seen.verdict
         rejected = verdict.accepted < verdict.proposed
         stood = sum(seen.proposal.draft_counts[: verdict.accepted])

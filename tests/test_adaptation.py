@@ -80,7 +80,7 @@ def observed(seed: int = 0, prompts: int = 3, **options: Any) -> tuple[Any, Adap
                 counts=seen.proposal.draft_counts,
                 logits=seen.logits.copy(),
                 verdict=seen.verdict,
-                drafted=len(seen.draft_logits),
+                drafted=len(buffer.trace.confidences) if buffer.trace else 0,
             )
         )
         buffer.observe(seen)
@@ -94,6 +94,7 @@ def observed(seed: int = 0, prompts: int = 3, **options: Any) -> tuple[Any, Adap
             sampling=SamplingParameters(temperature=1.0),
             seed=index,
             observer=observer,
+            steps=buffer.trace,
         )
         list(decoder.generate([1, 2, 1 + index % 3], 30))
         buffer.end_prompt()
@@ -212,6 +213,74 @@ def test_cross_entropy_is_with_every_token_of_the_answer(seed: int) -> None:
         assert len(labelled) >= end - begin - special
 
 
+class Unread:
+    """Stands for rows of logits, and fails when anything looks at them."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"the default loss reads rows of logits: {name}")
+
+    def __getitem__(self, rows: Any) -> Any:
+        raise AssertionError("the default loss reads rows of logits")
+
+    def __len__(self) -> int:
+        raise AssertionError("the default loss reads rows of logits")
+
+    def __iter__(self) -> Any:
+        raise AssertionError("the default loss reads rows of logits")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_default_loss_reads_no_logits_and_learns_the_same(seed: int) -> None:
+    """Neither the target's rows nor the drafter's are looked at, kept or reduced."""
+    pair = toy_pair(seed)
+    target = ToyModel(len(pair.target), seed)
+    plain = [surface is not None for surface in pair.target]
+    mapping = direct_mapping(pair.speller._pair, plain, len(pair.drafter))
+    objective = Objective()
+    lean = AdaptationBuffer(mapping, detail=objective.detail)
+    whole = AdaptationBuffer(mapping)
+    assert lean.trace is None, "steps of the drafter are not followed"
+
+    def observer(seen: Round) -> None:
+        lean.observe(seen._replace(logits=Unread()))
+        whole.observe(seen)
+
+    decoder = SpeculativeDecoder(
+        target,
+        pair.drafting(seed + 1),
+        sampling=SamplingParameters(temperature=1.0),
+        seed=seed,
+        observer=observer,
+        steps=whole.trace,
+    )
+    list(decoder.generate([1, 2, 1], 60))
+    few, many = (list(batches(b.end_prompt(), objective, mapping)) for b in (lean, whole))
+    assert len(few) == len(many) > 0
+    for one, other in zip(few, many, strict=True):
+        assert (one.answer == other.answer).all()
+        mine, theirs = (each.training.inputs(len(pair.drafter)) for each in (one, other))
+        for name, values in mine.items():
+            np.testing.assert_array_equal(values, theirs[name], err_msg=name)
+        # Nor does the training step read what was rejected.
+        assert len(one.training.tokens) <= len(lean.prompts[0].tokens)
+    assert lean.nbytes < whole.nbytes / 2
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("weighting", ["fixed", "target"])
+def test_what_a_loss_says_it_needs_is_all_it_needs(loss: str, weighting: str) -> None:
+    objective = Objective(loss, weighting=weighting)
+    _, whole = observed(1)
+    _, lean = observed(1, detail=objective.detail)
+    few, many = (list(batches(list(b.prompts), objective, b.mapping)) for b in (lean, whole))
+    assert len(few) == len(many) > 0
+    width = len(whole.mapping.place)
+    for one, other in zip(few, many, strict=True):
+        mine, theirs = one.training.inputs(width), other.training.inputs(width)
+        for name, values in mine.items():
+            np.testing.assert_array_equal(values, theirs[name], err_msg=name)
+
+
 @settings(max_examples=15)
 @given(limit=st.integers(3_000, 60_000), prompts=st.integers(1, 6))
 def test_the_buffer_keeps_its_bound_and_the_newest(limit: int, prompts: int) -> None:
@@ -242,7 +311,7 @@ def test_all_of_an_answer_is_kept_where_the_drafters_context_is_cut() -> None:
             rounds.append(len(seen.context))
             buffer.observe(seen)
 
-        decoder = SpeculativeDecoder(target, drafting, observer=observer)
+        decoder = SpeculativeDecoder(target, drafting, observer=observer, steps=buffer.trace)
         list(decoder.generate([1, 2, 1], 150))
         cuts = sum(b < a for a, b in itertools.pairwise(rounds))
         parts = buffer.end_prompt()
@@ -349,6 +418,20 @@ def test_greedy_answers_stay_the_targets_while_weights_change(
     assert session.learner.trainer.progress.promotions >= 3
     assert session.learner.trainer.progress.updates >= 3
     session.save()
+
+
+def test_a_session_keeps_what_its_loss_needs(world: World) -> None:
+    for name, loss, traced, kept in (
+        ("needs-ce", None, False, False),
+        ("needs-alm", Objective("alm"), True, False),
+        ("needs-hybrid", Objective("hybrid"), True, True),
+    ):
+        session = world.session(name, objective=loss)
+        session.generate(PROMPTS[0], OPTIONS)
+        buffer = session.learner.buffer
+        assert (buffer.trace is not None) == traced
+        assert any(r.ids.size for p in buffer.prompts for r in p.rounds) == kept
+        assert buffer.prompts[0].rounds
 
 
 def test_a_loss_falls_where_it_is_learned(world: World) -> None:
@@ -557,7 +640,7 @@ def test_another_loss_goes_on_from_the_weights_alone(world: World) -> None:
         session.generate(prompt, OPTIONS)
     session.save()
     same = world.session("losses").learner.trainer
-    assert same._objective == Objective("hybrid")
+    assert same.objective == Objective("hybrid")
     assert same.progress.steps == 1 and same.progress.pending == 2
     other = world.session("losses", objective=Objective("ce")).learner.trainer
     assert other.progress.loss == "ce"

@@ -27,7 +27,12 @@ from omnidraft._native import (
     VocabularyPair,
     end_round,
 )
-from omnidraft.runtime.decoding.draft_side import Drafting, DraftSide, RoundSeconds
+from omnidraft.runtime.decoding.draft_side import (
+    Drafting,
+    DraftSide,
+    RoundSeconds,
+    StepObserver,
+)
 from omnidraft.runtime.decoding.lease import Lease
 from omnidraft.runtime.engines.model import CausalModel
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
@@ -56,14 +61,6 @@ class Round(NamedTuple):
     proposal: Proposal
     logits: NDArray[np.float32]
     verdict: Verdict
-    draft_logits: Sequence[NDArray[np.float32]]
-    """The drafter's, float32 [draft vocabulary], before each draft token; none for a proposal that
-    was looked up."""
-    confidences: Sequence[float]
-    """The drafter's largest probability before each draft token."""
-    hidden: Sequence[NDArray[np.float32]]
-    """The drafter's hidden states there, float32 [hidden size]; none where its engine gives none.
-    """
     temperature: float
     """Of the distributions that were drawn from; 0: greedy."""
 
@@ -81,6 +78,7 @@ class SpeculativeDecoder:
         verification: EXACT or PAPER; greedy sampling always verifies greedily.
         seed: makes a run repeatable; None takes a random one.
         observer: shown every round of a drafter after its verification.
+        steps: shown every step of the drafter before that.
         lease: of both models, where who asks holds it already. None: each generation takes
             one, and gives it back when it ends or its generator is closed.
     """
@@ -94,6 +92,7 @@ class SpeculativeDecoder:
         verification: Verification = Verification.EXACT,
         seed: int | None = None,
         observer: Callable[[Round], None] | None = None,
+        steps: StepObserver | None = None,
         lease: Lease | None = None,
     ) -> None:
         self._target = target
@@ -102,6 +101,7 @@ class SpeculativeDecoder:
         self._verification = Verification.GREEDY if self._sampling.greedy else verification
         self._seed = seed
         self._observer = observer
+        self._steps = steps
         self._lease = lease
         self.statistics = Statistics()
         """Of the last generation."""
@@ -164,14 +164,13 @@ class SpeculativeDecoder:
         chance = Generator(secrets.randbits(64) if self._seed is None else self._seed)
         history = History(target.vocab_size)
         history.add(prompt)
-        temperature = self._sampling.temperature or 1.0
-        watched = self._observer is not None
         drafter = None
         # Without a drafter: the same verification, of nothing.
         cache = self._drafting.cache if self._drafting else _nothing_to_draft(target.vocab_size)
-        draft, verifier = Draft(cache, self._verification, temperature), Verifier(cache)
+        draft = Draft(cache, self._verification, self._sampling.temperature or 1.0)
+        verifier = Verifier(cache)
         if self._drafting:
-            drafter = DraftSide(self._drafting, draft, chance, stats, watched)
+            drafter = DraftSide(self._drafting, draft, chance, stats, self._steps)
 
         started = perf_counter()
         target.truncate(0)
@@ -221,19 +220,8 @@ class SpeculativeDecoder:
             stats.draft_tokens += len(proposal.drafts)
             if drafter:
                 if self._observer:
-                    drawn = len(proposal.drafts)
-                    self._observer(
-                        Round(
-                            drafter.context,
-                            proposal,
-                            logits,
-                            verdict,
-                            drafter.logits[: drawn + 1],
-                            drafter.confidences[:drawn],
-                            drafter.hidden[:drawn],
-                            self._sampling.temperature,
-                        )
-                    )
+                    temperature = self._sampling.temperature
+                    self._observer(Round(drafter.context, proposal, logits, verdict, temperature))
                 seconds = RoundSeconds(before - begun, after - before, verified - after)
                 drafter.end_round(proposal, verdict, seconds)
                 if drafter.failure:

@@ -55,6 +55,21 @@ class Drafting:
     lookup: Lookup | None = None
 
 
+class StepObserver(Protocol):
+    """Follows the drafter within a round, for what learns from it."""
+
+    def begin_round(self) -> None:
+        """Nothing has been drafted yet."""
+
+    def step(self, logits: NDArray[np.float32], confidence: float) -> None:
+        """The drafter has made a step, from which a token was drawn if there was one to draw.
+
+        Args:
+            logits: float32 [draft vocabulary], which the next step may overwrite.
+            confidence: the largest probability among the tokens that could be drawn.
+        """
+
+
 class RoundSeconds(NamedTuple):
     """Where the time of a round went: drafting, the target's pass, and the rest."""
 
@@ -66,7 +81,7 @@ class RoundSeconds(NamedTuple):
 class DraftSide:
     """The drafter's half of the rounds of one generation.
 
-        side = DraftSide(drafting, draft, chance, statistics, watched)
+        side = DraftSide(drafting, draft, chance, statistics, observer)
         side.read(prompt)
         while ...:
             proposal = side.propose(room, context)
@@ -77,11 +92,10 @@ class DraftSide:
         draft: walks the trie; the proposals are its.
         chance: of what is drawn.
         stats: counts what is drafted.
-        watched: keep ``logits``, ``confidences`` and ``hidden`` of each round.
+        observer: shown every step.
 
     Attributes:
         failure: why the drafter cannot go on; "" while it can.
-        logits, confidences, hidden: of the round under way, see ``Round``.
     """
 
     def __init__(
@@ -90,17 +104,14 @@ class DraftSide:
         draft: Draft,
         chance: Generator,
         stats: Statistics,
-        watched: bool,
+        observer: StepObserver | None = None,
     ) -> None:
         self.failure = ""
-        self.logits: list[NDArray[np.float32]] = []
-        self.confidences: list[float] = []
-        self.hidden: list[NDArray[np.float32]] = []
         self._drafting = drafting
         self._draft = draft
         self._chance = chance
         self._stats = stats
-        self._watched = watched
+        self._observer = observer
         self._context = DraftContext(drafting.speller, drafting.cache, drafting.begin)
         self._reader = _Reader(drafting.model, self._context.tokens)
         # Of the round under way.
@@ -137,9 +148,8 @@ class DraftSide:
         """
         self._target_length = context
         self._steps = 0
-        self.logits.clear()
-        self.confidences.clear()
-        self.hidden.clear()
+        if self._observer is not None:
+            self._observer.begin_round()
         model = self._drafting.model
         # Before the policy is told what there is to read.
         self._reader.make_room(min(room, _USUAL_DRAFT, model.max_length // 4))
@@ -208,14 +218,10 @@ class DraftSide:
                 break
             self._stats.draft_seconds += after - before
             self._stats.native_seconds += perf_counter() - after
-            if self._watched:
-                self.logits.append(logits[0].copy())
+            if self._observer is not None:
+                self._observer.step(logits[0], self._draft.confidence)
             if token < 0:
                 break
-            if self._watched:
-                self.confidences.append(self._draft.confidence)
-                if self._states is not None:
-                    self.hidden.append(self._states.last_hidden().copy())
             if not policy.go_on(self._score()):
                 break
             feed = [token]

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from omnidraft.runtime.learning.objective import Objective
+from omnidraft.runtime.learning.objective import Detail, Objective
 from omnidraft.runtime.learning.observations import (
     WINDOW,
     Mapping,
@@ -83,11 +83,12 @@ class _Builder:
         """The end of the rounds from ``first`` on that this batch has room for."""
         low = max(0, rounds[first].begin - WINDOW)
         rows, tails, last = len(self.rows), len(self.tokens), first
+        answer_only = self.objective.loss == "ce"
         while last < len(rounds):
             observed = rounds[last]
             # A row for each draft token and one more; the last token's n-gram may add a few.
-            rows += sum(observed.counts) + 2
-            tails += len(observed.tail)
+            rows += (observed.stood if answer_only else sum(observed.counts)) + 2
+            tails += 0 if answer_only else len(observed.tail)
             tokens = tails + observed.begin + observed.stood - low
             if (rows > MAX_ROWS or tokens > MAX_TOKENS) and (last > first or self.rows):
                 break
@@ -110,7 +111,7 @@ class _Builder:
         loss, weighted = self.objective.loss, self.objective.weighting == "target"
         fork = seen.begin + seen.stood  # where the draft leaves the answer
         tail_begin = len(self.tokens)
-        tail = seen.tail.tolist()
+        tail = seen.tail.tolist() if loss != "ce" else []
         if tail:
             self.tokens.extend(tail)
             first = self.positions[fork - 1 + shift] + 1
@@ -124,9 +125,12 @@ class _Builder:
         def on_draft(k: int) -> int:
             return k - 1 + shift if k <= fork else tail_begin + k - fork - 1
 
-        def spell(row: int, at: int, drafts: Sequence[int], log_p: float, answer: bool) -> None:
-            """Label a target token's draft tokens, of which ``row`` predicts the first."""
+        def spell(row: int, at: int, j: int, drafts: Sequence[int], answer: bool) -> None:
+            """Label the j-th token's draft tokens, of which ``row`` predicts the first."""
             place = on_answer if answer else on_draft
+            log_p = 0.0
+            if self.objective.detail >= Detail.PROBABILITIES:
+                log_p = seen.last_log_p if answer and j == seen.accepted else float(seen.log_p[j])
             weight = 0.0
             if loss in ("ce", "hybrid", "ngram"):
                 weight = self.objective.ngram_weight if loss == "hybrid" else 1.0
@@ -139,13 +143,13 @@ class _Builder:
                 self.chunks.append((rows, log_p, loss == "kl"))
 
         k = seen.begin
-        begins = [0, *seen.ends.tolist()]
+        ends = [0, *seen.ends.tolist()]
         # The answer alone carries cross-entropy; all else the drafter's own policy, too.
-        rows = len(seen.ends) if loss != "ce" else min(len(seen.ends), seen.accepted + 1)
+        rows = seen.rows if loss != "ce" else seen.accepted + 1
         for j in range(rows):
             row = self._row(on_draft(k))
-            low, high = begins[j], begins[j + 1]
             if loss in ("hybrid", "dm"):
+                low, high = ends[j], ends[j + 1]
                 mass = float(seen.log_mass[j])
                 self.distributions[row] = (
                     seen.ids[low:high],
@@ -153,6 +157,7 @@ class _Builder:
                     float(np.exp(mass)),
                 )
             elif loss == "kl":
+                low, high = ends[j], ends[j + 1]
                 self.distributions[row] = (seen.ids[low:high], seen.ids_log_p[low:high], 1.0)
             labelled = False
             if j <= seen.accepted:
@@ -167,16 +172,15 @@ class _Builder:
                 known = j < seen.accepted or bool(self.mapping.plain[seen.last])
                 whole = loss in ("ce", "alm") and known
                 if drafts and loss != "dm" and (token_is_ngram or whole):
-                    log_p = float(seen.log_p[j]) if j < seen.accepted else seen.last_log_p
-                    spell(row, k, drafts, log_p, True)
+                    spell(row, k, j, drafts, True)
                     labelled = True
             if j >= seen.accepted and j < len(seen.counts):
                 # On its own policy the drafter proposed this, too, and the target did not want it.
                 drafts = tail[k - fork : k - fork + seen.counts[j]]
                 if loss == "alm":
-                    spell(self._row(on_draft(k)), k, drafts, float(seen.log_p[j]), False)
+                    spell(self._row(on_draft(k)), k, j, drafts, False)
                 elif loss == "kl" and len(drafts) > 1 and not labelled:
-                    spell(row, k, drafts, float(seen.log_p[j]), False)
+                    spell(row, k, j, drafts, False)
             if j < len(seen.counts):
                 k += seen.counts[j]
 

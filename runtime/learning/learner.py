@@ -110,7 +110,6 @@ class Learner:
             ]
             mapping = direct_mapping(pair, plain, drafter.model.vocab_size)
             head = _head_trainer(learning, adapter, drafter)
-            self.buffer = AdaptationBuffer(mapping, head=head is not None)
             self.trainer = OnlineTrainer(
                 # Beside answers on the trainer's thread alone, whose priority is low.
                 TrainingStep(drafter.path, threads=1 if choice.background else 2),
@@ -121,6 +120,11 @@ class Learner:
                 progress=_progress(adapter),
                 head=head,
                 background=choice.background,
+            )
+            self.buffer = AdaptationBuffer(
+                mapping,
+                detail=self.trainer.objective.detail,
+                states=model if head is not None and isinstance(model, HiddenStates) else None,
             )
             self.head = self.trainer.proven_head
         self._saved = self._changes()

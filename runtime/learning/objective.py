@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final, Literal, get_args
 
 LossName = Literal["ce", "hybrid", "dm", "ngram", "kl", "alm"]
@@ -16,6 +17,17 @@ LEARNING_RATES: Final[dict[LossName, float]] = {
     "alm": 3e-4,
 }
 """AdamW's, by loss. At 1e-3 the divergences throw the default drafter off."""
+
+
+class Detail(IntEnum):
+    """How much of a round a loss is computed from."""
+
+    TOKENS = 0
+    """What was accepted."""
+    PROBABILITIES = 1
+    """All tokens that were proposed, and the target's log-probability of each."""
+    DISTRIBUTIONS = 2
+    """And the likeliest of what both models could have said in their places."""
 
 
 @dataclass(frozen=True)
@@ -41,3 +53,12 @@ class Objective:
     ngram_weight: float = 0.2
     weighting: Literal["fixed", "target"] = "fixed"
     temperature: float = 100.0
+
+    @property
+    def detail(self) -> Detail:
+        """What must be kept of rounds for this loss."""
+        if self.loss in ("hybrid", "dm", "kl"):
+            return Detail.DISTRIBUTIONS
+        if self.loss == "ce" and self.weighting == "fixed":
+            return Detail.TOKENS
+        return Detail.PROBABILITIES

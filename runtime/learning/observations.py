@@ -1,7 +1,7 @@
 """What rounds teach a drafter, kept small.
 
     buffer = AdaptationBuffer(direct_mapping(pair))
-    decoder = SpeculativeDecoder(target, drafting, observer=buffer.observe)
+    decoder = SpeculativeDecoder(target, drafting, observer=buffer.observe, steps=buffer.trace)
     ...                                   # an answer
     for batch in batches(buffer.end_prompt(), Objective("hybrid"), buffer.mapping):
         step.run(batch.training, lora)
@@ -11,6 +11,9 @@ it then rejected. What the drafter did there is on its own policy, and carries l
 prompt is kept as one sequence of draft tokens. Beside it lies the end of each round's draft, where
 the draft left the sequence. Of a distribution only those direct tokens are kept that the target or
 the drafter finds likeliest; what they lack is one further outcome of the loss.
+
+A loss that needs less than distributions says so by its ``Detail``, and less is kept. The default
+loss needs tokens alone: for it no row of either model is read.
 
 Nothing is kept of the row after the end of a rejected draft. Neither model chose a token there, and
 the drafter's own distribution, which a reverse divergence needs, was not computed.
@@ -31,7 +34,11 @@ from numpy.typing import NDArray
 
 from omnidraft._native import VocabularyPair
 from omnidraft.runtime.decoding.decoder import Round
+from omnidraft.runtime.engines.model import HiddenStates
 from omnidraft.runtime.learning.head import Lessons
+from omnidraft.runtime.learning.lessons import lessons_of
+from omnidraft.runtime.learning.objective import Detail
+from omnidraft.runtime.learning.trace import DraftTrace
 
 DEFAULT_MAX_BYTES: Final = 64_000_000
 DEFAULT_KEPT: Final = 64
@@ -81,37 +88,46 @@ def direct_mapping(pair: VocabularyPair, plain: Sequence[bool], draft_vocab: int
     return Mapping(drafts, targets, place, has_surface & (to_draft < 0), has_surface)
 
 
+_NO_IDS = np.empty(0, np.int32)
+_NO_FLOATS = np.empty(0, np.float32)
+
+
 @dataclass
 class ObservedRound:
-    """One round. Rows: after 0 … m of the m proposed tokens; after the last only if all stood.
+    """One round. Row i follows the first i of the m proposed tokens.
 
     Attributes:
         begin: draft tokens of the sequence before the draft.
         counts: draft tokens of each of the m proposed tokens.
         accepted: how many of these stood.
-        tail: int32, the draft tokens of the others.
-        log_p: float32 [m] the target's log-probability of each proposed token.
-        last: the token that ended the round; ``last_log_p`` its log-probability.
-        log_mass: float32 [rows] log of the target's mass on direct tokens.
-        ends: int32 [rows] where each row's part of ``ids`` and ``ids_log_p`` ends.
-        ids: int32, draft tokens, and ``ids_log_p`` float32, the target's log-probabilities.
+        last: the token that ended the round.
+        rows: how many rows are kept: those of 0 … ``accepted``, and from ``PROBABILITIES`` on the
+            further ones whose place both models have seen.
         end: draft tokens of the sequence after ``last``; −1 where that was not seen any more.
         lessons: for the acceptance head, where one is to learn.
+        tail: int32, the draft tokens that did not stand. From ``PROBABILITIES`` on.
+        log_p: float32 [min(rows, m)] the target's log-probabilities of the proposed tokens, and
+            ``last_log_p`` that of ``last``. Likewise.
+        log_mass: float32 [rows] log of the target's mass on direct tokens. For ``DISTRIBUTIONS``.
+        ends: int32 [rows] where each row's part of ``ids`` and ``ids_log_p`` ends. Likewise.
+        ids: int32, draft tokens, and ``ids_log_p`` float32, the target's log-probabilities.
+            Likewise.
     """
 
     begin: int
     counts: tuple[int, ...]
     accepted: int
-    tail: NDArray[np.int32]
-    log_p: NDArray[np.float32]
     last: int
-    last_log_p: float
-    log_mass: NDArray[np.float32]
-    ends: NDArray[np.int32]
-    ids: NDArray[np.int32]
-    ids_log_p: NDArray[np.float32]
+    rows: int
     end: int = -1
     lessons: Lessons | None = None
+    tail: NDArray[np.int32] = field(default_factory=lambda: _NO_IDS)
+    log_p: NDArray[np.float32] = field(default_factory=lambda: _NO_FLOATS)
+    last_log_p: float = 0.0
+    log_mass: NDArray[np.float32] = field(default_factory=lambda: _NO_FLOATS)
+    ends: NDArray[np.int32] = field(default_factory=lambda: _NO_IDS)
+    ids: NDArray[np.int32] = field(default_factory=lambda: _NO_IDS)
+    ids_log_p: NDArray[np.float32] = field(default_factory=lambda: _NO_FLOATS)
 
     @property
     def stood(self) -> int:
@@ -122,7 +138,8 @@ class ObservedRound:
     def nbytes(self) -> int:
         arrays = (self.tail, self.log_p, self.log_mass, self.ends, self.ids, self.ids_log_p)
         lessons = self.lessons.nbytes if self.lessons else 0
-        return _ROUND_OVERHEAD + lessons + sum(sys.getsizeof(each) for each in arrays)
+        kept = sum(sys.getsizeof(each) for each in arrays if len(each))
+        return _ROUND_OVERHEAD + lessons + kept
 
 
 @dataclass
@@ -146,9 +163,14 @@ class AdaptationBuffer:
     """Keeps what rounds teach, at most ``max_bytes`` of it: the oldest goes first.
 
     Args:
+        detail: how much of each round to keep; the loss says how much it needs.
         kept: of each distribution, so many tokens that are the target's likeliest and so many that
             are the drafter's; from the number of direct tokens on, all of them.
-        head: keep what an acceptance head learns from, too.
+        states: the drafter, where an acceptance head learns from its hidden states, too.
+
+    Attributes:
+        trace: must see the drafter's steps, as ``steps`` of a ``SpeculativeDecoder``; None where
+            nothing is kept of them.
     """
 
     def __init__(
@@ -156,13 +178,19 @@ class AdaptationBuffer:
         mapping: Mapping,
         *,
         max_bytes: int = DEFAULT_MAX_BYTES,
+        detail: Detail = Detail.DISTRIBUTIONS,
         kept: int = DEFAULT_KEPT,
-        head: bool = False,
+        states: HiddenStates | None = None,
     ) -> None:
         self.mapping = mapping
         self.max_bytes = max_bytes
         self.kept = kept
-        self.head = head
+        self.detail = detail
+        self.trace: DraftTrace | None = None
+        if detail > Detail.TOKENS or states is not None:
+            keep_logits = detail == Detail.DISTRIBUTIONS or states is not None
+            self.trace = DraftTrace(keep_logits=keep_logits, states=states)
+        self._states = states
         self.prompts: deque[ObservedPrompt] = deque()
         self.nbytes = 0
         self._open: list[ObservedPrompt] = []  # parts of one prompt; the last goes on
@@ -224,54 +252,57 @@ class AdaptationBuffer:
     def _reduce(
         self, shown: Round, begin: int, counts: tuple[int, ...], drafts: Sequence[int]
     ) -> ObservedRound:
+        verdict = shown.verdict
+        observed = ObservedRound(
+            begin, counts, verdict.accepted, verdict.tokens[-1], rows=verdict.accepted + 1
+        )
+        if self.trace is not None and self._states is not None:
+            observed.lessons = lessons_of(shown, self.trace)
+        if self.detail >= Detail.PROBABILITIES:
+            observed.tail = np.array(drafts[observed.stood : sum(counts)], np.int32)
+            self._add_rows(observed, shown)
+        return observed
+
+    def _add_rows(self, observed: ObservedRound, shown: Round) -> None:
+        """Add the target's probabilities, and of its distributions what matters."""
+        assert self.trace is not None
         verdict, proposed = shown.verdict, shown.proposal.tokens
-        begins = np.cumsum((0, *counts))
+        begins = np.cumsum((0, *observed.counts))
+        steps = len(self.trace.confidences)
+        observed.rows = len(proposed) + 1
+        if verdict.accepted < len(proposed) and begins[-1] >= steps:
+            observed.rows -= 1
         log_p, log_mass, ids, ids_log_p = [], [], [], []
-        last_log_p = 0.0
-        rows = len(proposed) + 1
-        if verdict.accepted < len(proposed) and begins[-1] >= len(shown.draft_logits):
-            rows -= 1
-        for i, logits in enumerate(shown.logits[:rows]):
+        for i, logits in enumerate(shown.logits[: observed.rows]):
             largest = logits.max()
             if len(self._scratch) != len(logits):
                 self._scratch = np.empty_like(logits)
             weights = np.exp(np.subtract(logits, largest, out=self._scratch), out=self._scratch)
             log_z = largest + np.log(weights.sum())
+            if i < len(proposed):
+                log_p.append(logits[proposed[i]] - log_z)
+            if i == verdict.accepted:
+                observed.last_log_p = max(float(logits[observed.last] - log_z), _LEAST_LOG_P)
+            if self.detail < Detail.DISTRIBUTIONS:
+                continue
             weights *= self._direct
             log_mass.append(np.log(weights.sum() + _TINY) + largest - log_z)
             places = self._place[self._likeliest(weights, weights.max() * _NEGLIGIBLE)]
             # A reverse divergence is made where q is large, which p need not be.
-            if begins[i] < len(shown.draft_logits):
-                draft_logits = shown.draft_logits[begins[i]] + self._indirect
+            if begins[i] < steps:
+                draft_logits = self.trace.logits[begins[i]] + self._indirect
                 likely = self._likeliest(draft_logits, draft_logits.max() + _LOG_NEGLIGIBLE)
                 places = np.union1d(places, self.mapping.place[likely])
             if self.kept >= len(self.mapping.drafts):
                 places = np.arange(len(self.mapping.drafts))
             ids.append(self.mapping.drafts[places])
             ids_log_p.append(logits[self.mapping.targets[places]] - log_z)
-            if i < len(proposed):
-                log_p.append(logits[proposed[i]] - log_z)
-            if i == verdict.accepted:
-                last_log_p = float(logits[verdict.tokens[-1]] - log_z)
-
-        def finite(values: Any) -> NDArray[np.float32]:
-            return np.maximum(np.array(values, np.float32), _LEAST_LOG_P)
-
-        stood = begins[verdict.accepted]
-        return ObservedRound(
-            begin=begin,
-            counts=counts,
-            accepted=verdict.accepted,
-            tail=np.array(drafts[stood : begins[-1]], np.int32),
-            log_p=finite(log_p),
-            last=verdict.tokens[-1],
-            last_log_p=float(finite(last_log_p)),
-            log_mass=finite(log_mass),
-            ends=np.cumsum([len(each) for each in ids]).astype(np.int32),
-            ids=np.concatenate(ids).astype(np.int32),
-            ids_log_p=finite(np.concatenate(ids_log_p)),
-            lessons=_lessons(shown) if self.head else None,
-        )
+        observed.log_p = _finite(log_p)
+        if ids:
+            observed.log_mass = _finite(log_mass)
+            observed.ends = np.cumsum([len(each) for each in ids]).astype(np.int32)
+            observed.ids = np.concatenate(ids).astype(np.int32)
+            observed.ids_log_p = _finite(np.concatenate(ids_log_p))
 
     def _likeliest(self, values: NDArray[np.float32], threshold: float) -> NDArray[np.intp]:
         """Where the largest values are, at most ``kept`` of them, above a threshold."""
@@ -294,34 +325,5 @@ class AdaptationBuffer:
                 break
 
 
-def _lessons(shown: Round) -> Lessons | None:
-    """What a round teaches the acceptance head, where the drafter gives hidden states."""
-    proposal, temperature = shown.proposal, shown.temperature
-    count = sum(proposal.draft_counts)
-    if not count or len(shown.hidden) < count:
-        return None
-    proposed = len(proposal.tokens)
-    p, q = np.ones(proposed, np.float32), np.ones(proposed, np.float32)
-    if temperature == 0:
-        p[shown.verdict.accepted :] = 0
-    else:
-        begins = np.cumsum((0, *proposal.draft_counts))
-        each = [
-            _probability(logits, draft, temperature)
-            for logits, draft in zip(shown.draft_logits, proposal.drafts, strict=False)
-        ]
-        for i, token in enumerate(proposal.tokens):
-            p[i] = _probability(shown.logits[i], token, temperature)
-            q[i] = np.prod(each[begins[i] : begins[i + 1]])
-    return Lessons.of_round(
-        np.stack(shown.hidden[:count]),
-        np.array(shown.confidences[:count], np.float32),
-        p,
-        q,
-        proposal.draft_counts,
-    )
-
-
-def _probability(logits: NDArray[np.float32], token: int, temperature: float) -> float:
-    shifted = (logits - logits.max()) / np.float32(temperature)
-    return float(np.exp(shifted[token]) / np.exp(shifted).sum())
+def _finite(values: Any) -> NDArray[np.float32]:
+    return np.maximum(np.array(values, np.float32), _LEAST_LOG_P)

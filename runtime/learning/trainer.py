@@ -101,7 +101,7 @@ class OnlineTrainer(Worker[Sequence[ObservedPrompt]]):
         super().__init__(options.budget)
         self.options = options
         self.progress = progress or Progress()
-        self._objective = options.objective or Objective(self.progress.loss or Objective().loss)
+        self.objective = options.objective or Objective(self.progress.loss or Objective().loss)
         self._step = step
         self._mapping = mapping
         self._none = _initial(step, options)
@@ -112,11 +112,11 @@ class OnlineTrainer(Worker[Sequence[ObservedPrompt]]):
         self._gradients = {name: np.zeros_like(w) for name, w in self._trusted.items()}
         if state:
             self._restore(state)
-        if self._objective.loss != (self.progress.loss or self._objective.loss):
+        if self.objective.loss != (self.progress.loss or self.objective.loss):
             # Another loss's gradients have other sizes, and may want the candidate elsewhere.
             self.progress.start_over(self._used)
             self._start_over()
-        self.progress.loss = self._objective.loss
+        self.progress.loss = self.objective.loss
         self._head = head
         # What the head was after its last answer: it learns on while others look at it.
         self._head_state = head.state() if head else None
@@ -208,7 +208,7 @@ class OnlineTrainer(Worker[Sequence[ObservedPrompt]]):
         total = {name: np.zeros_like(values) for name, values in self._gradients.items()}
         gain, lead, compared, rows = 0, 0, 0, 0.0
         tried, defended = self._optimizer.steps > 0, self._used
-        for batch in batches(prompt, self._objective, self._mapping):
+        for batch in batches(prompt, self.objective, self._mapping):
             result = self.compute(partial(self._step.run, batch.training, self._candidate))
             for name, gradient in result.gradients.items():
                 total[name] += gradient
@@ -278,7 +278,7 @@ class OnlineTrainer(Worker[Sequence[ObservedPrompt]]):
         """Smaller after every failure: too long a step is the likeliest reason for one."""
         rate = self.options.learning_rate
         if rate is None:
-            rate = LEARNING_RATES[self._objective.loss]
+            rate = LEARNING_RATES[self.objective.loss]
         return float(rate / 2**self.progress.failures)
 
     def _start_over(self) -> None:
