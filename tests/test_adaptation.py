@@ -1199,7 +1199,7 @@ def test_the_command_learns_tests_and_is_used(world: World, tmp_path: Path) -> N
     done = run(
         world,
         *("adapt", str(prompts), "--adapter", "cli", "--limit", "6", "--test", str(prompts)),
-        *("--interval", "2", "--loss", "kl", "--rank", "4", *models),
+        *("--interval", "2", "--loss", "alm", "--rank", "4", *models),
         *("--head", "joint"),
     )
     assert done.returncode == 0, done.stderr
@@ -1322,6 +1322,14 @@ def test_bad_requests_end_with_a_message(
     assert done.returncode == 2
     assert "error:" in done.stderr and message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("loss", ["dm", "ngram", "kl"])
+def test_losses_of_the_ablation_are_not_offered(loss: str) -> None:
+    arguments = ["adapt", "nowhere.jsonl", "--target", "x", "--adapter", "a", "--loss", loss]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 2
+    assert "--loss" in done.stderr and "hybrid" in done.stderr
 
 
 def test_learning_needs_no_torch(world: World, tmp_path: Path) -> None:

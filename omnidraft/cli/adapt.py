@@ -49,7 +49,7 @@ def adapt(
     ],
     drafter: opt.Drafter = DEFAULT_DRAFTER,
     loss: Annotated[
-        Literal["ce", "hybrid", "dm", "ngram", "kl", "alm"] | None,
+        Literal["ce", "hybrid", "alm"] | None,
         typer.Option(help="What is minimised.", show_default="the adapter's, else ce"),
     ] = None,
     head: Annotated[
