@@ -9,7 +9,9 @@ from typing import Any
 from omnidraft.export.checkpoint import Checkpoint, open_checkpoint
 from omnidraft.export.graphs.calibrate import CALIBRATION_TEXT, channel_factors
 from omnidraft.export.graphs.drafter import exact_four_bits, write_drafter_graph
-from omnidraft.export.graphs.target import Progress, Quantization, max_threads, write_graph
+from omnidraft.export.graphs.linears import Quantization
+from omnidraft.export.graphs.target import max_threads, write_graph
+from omnidraft.export.graphs.writer import Progress
 from omnidraft.runtime.engines.invariance import measure_invariance
 from omnidraft.runtime.engines.onnx import OnnxModel
 from omnidraft.runtime.models.progress import Progress as Report

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from omnidraft.export.checkpoint import open_checkpoint
 from omnidraft.export.conversion import Quantization, convert
+from omnidraft.export.graphs import linears
 from omnidraft.export.graphs import target as graph
 from omnidraft.export.graphs.calibrate import channel_factors
 from omnidraft.export.graphs.quantize import (
@@ -453,7 +454,7 @@ def test_failure_leaves_nothing(
     def fail(*_: Any) -> None:
         raise failure
 
-    monkeypatch.setattr(graph, "quantize_blocks4", fail)
+    monkeypatch.setattr(linears, "quantize_blocks4", fail)
     with pytest.raises(expected):
         convert(source, tmp_path / "out", "4bit")
     assert Manifest.load(tmp_path / "out") == before

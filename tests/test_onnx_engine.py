@@ -14,7 +14,7 @@ from onnx import load
 from test_convert import LLAMA, random_weights, write_safetensors
 
 from omnidraft.export.conversion import Quantization, convert
-from omnidraft.export.graphs import target as graph
+from omnidraft.export.graphs import linears
 from omnidraft.runtime.engines.environment import measured_here
 from omnidraft.runtime.engines.invariance import measure_invariance
 from omnidraft.runtime.engines.onnx import LENGTH_STEP, MAX_PASS, OnnxModel
@@ -111,7 +111,7 @@ def test_linears_of_any_kind_give_the_same_bits(
     logits, nodes = [], []
     for fast in (True, False):
         with monkeypatch.context() as patch:
-            patch.setattr(graph._native, "has_fast_integers", lambda fast=fast: fast)
+            patch.setattr(linears._native, "has_fast_integers", lambda fast=fast: fast)
             convert(source, tmp_path / "model", "8bit")
         nodes.append(
             {

@@ -23,7 +23,9 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from omnidraft.export.checkpoint import Checkpoint, Decoder
-from omnidraft.export.graphs.target import GRAPH_FILE, OBSERVED, Progress, whole_pass, write_graph
+from omnidraft.export.graphs.linears import OBSERVED
+from omnidraft.export.graphs.target import whole_pass, write_graph
+from omnidraft.export.graphs.writer import GRAPH_FILE, Progress
 from omnidraft.runtime.engines.onnx import MAX_PASS
 from omnidraft.runtime.engines.onnx_session import cpu_session
 

@@ -23,20 +23,15 @@ from omnidraft.export.checkpoint.spec import (
     joined_bias,
     joined_weight,
 )
+from omnidraft.export.graphs.linears import Stored
 from omnidraft.export.graphs.quantize import BLOCK, Rounded, exact_blocks4, quantize_blocks8
-from omnidraft.export.graphs.target import (
-    CONTRIB,
-    GRAPH_FILE,
-    MASKED,
-    OWN,
-    WEIGHTS_FILE,
-    GraphWriter,
-    Progress,
-    Stored,
-)
+from omnidraft.export.graphs.target import DecoderWriter
+from omnidraft.export.graphs.writer import CONTRIB, GRAPH_FILE, OWN, WEIGHTS_FILE, Progress
 
 IDENTITY = "identity"
 """Name of the matrix that shows what rounding an input leaves; it is no weight."""
+# The logit of a token that is never drafted.
+MASKED = -1e30
 
 
 def write_drafter_graph(
@@ -119,7 +114,7 @@ def whole_drafter_pass(
     return inputs
 
 
-class DrafterWriter(GraphWriter):
+class DrafterWriter(DecoderWriter):
     """See ``write_drafter_graph``.
 
     Args:

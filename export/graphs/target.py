@@ -14,58 +14,27 @@ takes:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 import numpy as np
 import onnxruntime as ort
-from numpy.typing import DTypeLike, NDArray
-from onnx import (
-    ModelProto,
-    NodeProto,
-    TensorProto,
-    ValueInfoProto,
-    helper,
-    numpy_helper,
-    save_model,
-)
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper, save_model
 
-from omnidraft import _native
 from omnidraft.export.checkpoint.rope import Rope
 from omnidraft.export.checkpoint.spec import Checkpoint, Decoder, row_blocks
-from omnidraft.export.graphs.quantize import (
-    BLOCK,
-    Rounded,
-    extended_width,
-    quantize_blocks4,
-    quantize_blocks8,
-    quantize_rows,
-)
+from omnidraft.export.graphs.linears import LinearWriter, Quantization
+from omnidraft.export.graphs.quantize import BLOCK, quantize_blocks8
+from omnidraft.export.graphs.writer import CONTRIB, GRAPH_FILE, OWN, WEIGHTS_FILE, Progress
 from omnidraft.runtime.engines.onnx import LENGTH_STEP
-from omnidraft.runtime.errors import DamagedFileError
-
-Quantization = Literal["4bit", "8bit", "float32"]
-Progress = Callable[[str, int, int], None]
-GRAPH_FILE = "model.onnx"
-WEIGHTS_FILE = "model.onnx.data"
-CONTRIB = "com.microsoft"
-# Outputs of a graph that is written to be observed begin with this.
-OBSERVED = "observed."
 
 # A row block read from a checkpoint holds at most this many float32 values (16 MiB).
 BLOCK_VALUES = 1 << 22
-# ORT may map the weights file into memory: tensors start at a page.
-ALIGNMENT = 4096
-MASKED = -1e30
 # ONNX Runtime cuts a float32 product along its summed dimension by how many columns a thread gets,
 # unless these are more.
 COLUMNS_OF_A_THREAD = 128
-OWN = "omnidraft"  # the domain of kernels_native's operators
-# How its 8-bit linears' weights lie: see kernels_native/src/linear.h.
-PANEL = 16
-GROUP = 4
 
 
 def write_graph(
@@ -98,7 +67,7 @@ def write_graph(
     which is mapped into memory, are the system's to drop.
     """
     with (folder / WEIGHTS_FILE).open("wb") as file:
-        writer = GraphWriter(checkpoint, file, quantization, progress, factors or {}, observe)
+        writer = DecoderWriter(checkpoint, file, quantization, progress, factors or {}, observe)
         model = writer.build()
     save_model(model, folder / GRAPH_FILE)
 
@@ -128,16 +97,7 @@ def max_threads(d: Decoder, quantization: Quantization) -> int | None:
     return max(1, d.hidden_size // COLUMNS_OF_A_THREAD)
 
 
-@dataclass(frozen=True)
-class Stored:
-    """Names of a matrix's codes and scales, and the bits of a weight."""
-
-    weight: str
-    scales: str
-    bits: int
-
-
-class GraphWriter:
+class DecoderWriter(LinearWriter):
     """See ``write_graph``."""
 
     def __init__(
@@ -149,89 +109,10 @@ class GraphWriter:
         factors: Mapping[str, NDArray[np.float32]],
         observe: bool,
     ) -> None:
+        super().__init__(file, quantization, factors, observe)
         self.checkpoint = checkpoint
         self.decoder: Decoder = checkpoint.decoder
-        self.file = file
-        self.quantization = quantization
         self.progress = progress
-        self.factors = factors
-        self.observe = observe
-        self.observed: list[ValueInfoProto] = []
-        self.nodes: list[NodeProto] = []
-        self.initializers: list[TensorProto] = []
-        self.constants: dict[tuple[int, ...], str] = {}
-        # Whether 8-bit linears are ours, which give the same bits as ONNX Runtime's.
-        self.packed = _native.has_fast_integers()
-        # Inputs of linear layers, prepared for them once.
-        self.extended: dict[str, str] = {}
-        self.quantized: dict[str, tuple[str, str]] = {}
-
-    # --- nodes and weights -------------------------------------------------------------------
-
-    def node(
-        self,
-        operator: str,
-        inputs: Iterable[str],
-        outputs: int | list[str] = 1,
-        domain: str = "",
-        **attributes: Any,
-    ) -> Any:
-        """Add a node; return its output's name, or the list of them if there are several."""
-        if isinstance(outputs, int):
-            outputs = [f"{operator}_{len(self.nodes)}_{i}" for i in range(outputs)]
-        self.nodes.append(
-            helper.make_node(operator, list(inputs), outputs, domain=domain, **attributes)
-        )
-        return outputs[0] if len(outputs) == 1 else outputs
-
-    def integers(self, *values: int) -> str:
-        if values not in self.constants:
-            name = "integers_" + "_".join(str(value) for value in values).replace("-", "m")
-            tensor = numpy_helper.from_array(np.array(values, dtype=np.int64), name)
-            self.initializers.append(tensor)
-            self.constants[values] = name
-        return self.constants[values]
-
-    def store(
-        self, name: str, shape: tuple[int, ...], dtype: DTypeLike, blocks: Iterable[NDArray[Any]]
-    ) -> str:
-        """Append a tensor to the weights file, block by block."""
-        self.file.write(bytes(-self.file.tell() % ALIGNMENT))
-        offset = self.file.tell()
-        for block in blocks:
-            self.file.write(np.ascontiguousarray(block, dtype=dtype).data)
-        length = self.file.tell() - offset
-        if length != int(np.prod(shape)) * np.dtype(dtype).itemsize:
-            raise DamagedFileError(f"Tensor {name} of the checkpoint is not of shape {shape}.")
-        return self.external(name, shape, dtype, offset, length)
-
-    def reserve(
-        self, name: str, shape: tuple[int, ...], dtype: DTypeLike
-    ) -> tuple[str, np.memmap[Any, Any]]:
-        """Append room for a tensor to the weights file; return it as mapped memory to be filled."""
-        self.file.write(bytes(-self.file.tell() % ALIGNMENT))
-        offset = self.file.tell()
-        length = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        # Written, not only reserved: a full disk must be an error here, not a fault later on.
-        for begin in range(0, length, BLOCK_VALUES):
-            self.file.write(bytes(min(BLOCK_VALUES, length - begin)))
-        self.file.flush()
-        mapped = np.memmap(self.file.name, dtype, "r+", offset, shape)
-        return self.external(name, shape, dtype, offset, length), mapped
-
-    def external(
-        self, name: str, shape: tuple[int, ...], dtype: DTypeLike, offset: int, length: int
-    ) -> str:
-        tensor = TensorProto(
-            name=name,
-            dims=shape,
-            data_type=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)),
-            data_location=TensorProto.EXTERNAL,
-        )
-        for key, value in (("location", WEIGHTS_FILE), ("offset", offset), ("length", length)):
-            tensor.external_data.add(key=key, value=str(value))
-        self.initializers.append(tensor)
-        return name
 
     def vector(self, name: str, size: int | None = None, feeds: str = "") -> str:
         """A norm's weight, of the hidden size unless told otherwise.
@@ -243,164 +124,6 @@ class GraphWriter:
         weight = self.checkpoint.rows(name) * self.factor(feeds, shape[0])
         return self.store(name, shape, np.float32, [weight])
 
-    def factor(self, linear: str, size: int) -> NDArray[np.float32]:
-        """What the input of ``linear`` is multiplied by, float32 [size]; 1 if nothing is said."""
-        return self.factors.get(linear, np.ones(size, np.float32))
-
-    def linear(
-        self,
-        x: str,
-        name: str,
-        shape: tuple[int, int],
-        blocks: Iterable[NDArray[np.float32]],
-        bias: NDArray[np.float32] | None = None,
-    ) -> str:
-        """``x`` times the transpose of a weight of ``shape`` [out, in], which ``blocks`` yields."""
-        factor = self.factor(name, shape[1])
-        blocks = (block / factor for block in blocks)
-        if self.quantization == "4bit" and shape[1] % BLOCK == 0:
-            y = self.linear4(x, name, shape, blocks)
-        elif self.quantization == "float32":
-            y = self.product(x, self.store(name, shape, np.float32, blocks))
-        else:
-            y = self.linear8(x, name, shape, blocks)
-        if bias is None:
-            return y
-        output: str = self.node(
-            "Add", [y, self.store(f"{name}.bias", bias.shape, np.float32, [bias])]
-        )
-        return output
-
-    def linear4(
-        self, x: str, name: str, shape: tuple[int, int], blocks: Iterable[NDArray[np.float32]]
-    ) -> str:
-        """4-bit weights: see ``quantize_blocks4``."""
-        rows, width = shape
-        extended = extended_width(width)
-        count = extended // BLOCK
-        rounded = map(quantize_blocks4, blocks)
-        stored = self.store_blocks(name, (rows, count, BLOCK // 2), (rows, count), rounded, 4)
-        if x not in self.extended:
-            split = self.node("Reshape", [x, self.integers(1, -1, width // BLOCK, BLOCK)])
-            sums = self.node("ReduceSum", [split, self.integers(3)], keepdims=0)
-            if missing := extended - width - width // BLOCK:
-                sums = self.node("Pad", [sums, self.integers(0, 0, 0, 0, 0, missing)])
-            self.extended[x] = self.node("Concat", [x, sums], axis=2)
-        return self.block_product(self.extended[x], stored, (rows, extended))
-
-    def linear8(
-        self, x: str, name: str, shape: tuple[int, int], blocks: Iterable[NDArray[np.float32]]
-    ) -> str:
-        """8-bit weights, one scale for each output, and 8-bit inputs, one scale for each token.
-
-        The products are sums of integers, exact in whatever order a kernel takes them.
-        """
-        rows, width = shape
-        packed = self.packed and width % GROUP == 0 and rows % PANEL == 0
-        weight, stored = (
-            self.reserve(name, (rows // PANEL, width // GROUP, PANEL, GROUP), np.int8)
-            if packed
-            # Around 128, too: of signed weights ONNX Runtime saturates sums where it has no VNNI.
-            else self.reserve(name, (width, rows), np.uint8)
-        )
-        scales = np.empty(rows, np.float32)
-        sums = np.empty(rows, np.int32)
-        start = 0
-        for block in blocks:
-            end = start + len(block)
-            values, scales[start:end] = quantize_rows(block)
-            if packed:
-                sums[start:end] = values.sum(axis=1, dtype=np.int32)
-                panel, place = np.divmod(np.arange(start, end), PANEL)
-                stored[panel, :, place] = values.reshape(-1, width // GROUP, GROUP)
-            else:
-                stored[:, start:end] = (values.astype(np.int16) + 128).T
-            start = end
-        if start != rows:
-            raise DamagedFileError(f"Tensor {name} of the checkpoint is not of shape {shape}.")
-        stored.flush()
-        scale = self.store(f"{name}.scales", (rows,), np.float32, [scales])
-        if x not in self.quantized:
-            levels, step = self.row_levels(x)
-            self.quantized[x] = (levels, step)
-            if self.observe:
-                # Of the levels, not of x: every token counts alike, as each has its own scale.
-                scaled = self.node("Div", [x, step])
-                squares = [self.node("Mul", [scaled, scaled]), self.integers(0, 1)]
-                mean = self.node("ReduceMean", squares, [OBSERVED + name], keepdims=0)
-                self.observed.append(
-                    helper.make_tensor_value_info(mean, TensorProto.FLOAT, [width])
-                )
-        levels, step = self.quantized[x]
-        if packed:
-            total = self.store(f"{name}.sums", (rows,), np.int32, [sums])
-            inputs = [levels, step, weight, scale, total]
-            output: str = self.node("IntegerLinear", inputs, domain=OWN)
-            return output
-        inputs = [levels, weight, self.real(1.0), scale, self.middle(), self.middle()]
-        y = self.node("MatMulIntegerToFloat", inputs, domain=CONTRIB)
-        output = self.node("Mul", [y, step])
-        return output
-
-    def row_levels(self, x: str) -> tuple[str, str]:
-        """Names of the levels of 8-bit inputs, uint8 around 128, and of each row's step."""
-        levels, step = self.node("QuantizeRows", [x], 2, domain=OWN)
-        return levels, step
-
-    def middle(self) -> str:
-        return self.constant("middle", np.array(128, dtype=np.uint8))
-
-    def store_blocks(
-        self,
-        name: str,
-        codes_shape: tuple[int, ...],
-        scales_shape: tuple[int, ...],
-        rounded: Iterable[Rounded],
-        bits: int,
-    ) -> Stored:
-        """Append a matrix that was quantized in blocks, part by part."""
-        scales: list[NDArray[np.float32]] = []
-
-        def codes() -> Iterator[NDArray[np.uint8]]:
-            for values, scale in rounded:
-                scales.append(scale)
-                yield values
-
-        weight = self.store(name, codes_shape, np.uint8, codes())
-        return Stored(weight, self.store(f"{name}.scales", scales_shape, np.float32, scales), bits)
-
-    def block_product(self, x: str, stored: Stored, shape: tuple[int, int]) -> str:
-        """``x`` times the transpose of a matrix of ``shape`` [out, in], quantized in blocks."""
-        output: str = self.node(
-            "MatMulNBits",
-            [x, stored.weight, stored.scales],
-            domain=CONTRIB,
-            N=shape[0],
-            K=shape[1],
-            bits=stored.bits,
-            block_size=BLOCK,
-            accuracy_level=4,
-        )
-        return output
-
-    def block_rows(self, stored: Stored) -> str:
-        """The tokens' rows of a matrix that is quantized in blocks."""
-        output: str = self.node(
-            "GatherBlockQuantized",
-            [stored.weight, "tokens", stored.scales],
-            domain=CONTRIB,
-            bits=stored.bits,
-            block_size=BLOCK,
-            gather_axis=0,
-            quantize_axis=1,
-        )
-        return output
-
-    def product(self, x: str, weight: str) -> str:
-        """Float32 ``x`` times the transpose of ``weight`` [out, in]."""
-        y: str = self.node("FusedMatMul", [x, weight], domain=CONTRIB, transB=1)
-        return y
-
     def blocks(
         self, name: str, rows: int, columns: int, factor: NDArray[np.float32] | None = None
     ) -> Iterator[NDArray[np.float32]]:
@@ -409,8 +132,6 @@ class GraphWriter:
         for block in row_blocks(self.checkpoint, name, rows, max(1, BLOCK_VALUES // columns)):
             yield block if factor is None else block * factor[start : start + len(block), None]
             start += len(block)
-
-    # --- the decoder ---------------------------------------------------------------------------
 
     def build(self) -> ModelProto:
         d = self.decoder
@@ -516,14 +237,6 @@ class GraphWriter:
             else:  # never 4 bits: every logit would pay for it
                 self.linear8(x, "head", shape, blocks)
         self.nodes[-1].output[0] = "logits"
-
-    def real(self, value: float) -> str:
-        return self.constant(f"real_{value}", np.array(value, dtype=np.float32))
-
-    def constant(self, name: str, value: NDArray[Any]) -> str:
-        if all(tensor.name != name for tensor in self.initializers):
-            self.initializers.append(numpy_helper.from_array(value, name))
-        return name
 
     def rope_tables(self) -> list[tuple[str, str]]:
         """Names of each layer's cosine and sine tables [context, head_size/2]."""

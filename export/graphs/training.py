@@ -25,7 +25,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper, save_model
 from omnidraft.export.checkpoint.spec import Checkpoint, check_drafts, joined_bias, joined_weight
 from omnidraft.export.graphs.gradients import TINY, Tape
 from omnidraft.export.graphs.quantize import BLOCK, quantize_blocks8
-from omnidraft.export.graphs.target import Progress
+from omnidraft.export.graphs.writer import Progress
 from omnidraft.runtime.learning.training_step import TRAINING_FILE
 
 WEIGHTS_FILE = f"{TRAINING_FILE}.data"

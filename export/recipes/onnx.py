@@ -28,9 +28,9 @@ from omnidraft.export.graphs.drafter import (
 )
 from omnidraft.export.graphs.gptq import quantize_blocks4_gptq
 from omnidraft.export.graphs.quantize import BLOCK, Rounded
-from omnidraft.export.graphs.target import GRAPH_FILE, WEIGHTS_FILE
 from omnidraft.export.graphs.tensors import describe_graph, describe_weights
 from omnidraft.export.graphs.training import write_training_graph
+from omnidraft.export.graphs.writer import GRAPH_FILE, WEIGHTS_FILE
 from omnidraft.export.recipes import Built, Options, Progress
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.learning.training_step import TRAINING_FILE

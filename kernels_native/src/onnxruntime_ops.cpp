@@ -1,5 +1,5 @@
 // The kernels as operators of ONNX Runtime, in the domain "omnidraft": see the headers for what
-// they compute and export/graphs/target.py for their use.
+// they compute and export/graphs/ for their use.
 #include <algorithm>
 #include <memory>
 #include <stdexcept>
