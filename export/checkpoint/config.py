@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from types import NoneType
+from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -111,13 +112,16 @@ AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
 def read_config(schema: type[AnyConfig], config: Mapping[str, Any], path: str) -> AnyConfig:
-    """The fields of ``config``, its nulls left out.
+    """The fields of ``config``. A null that a field cannot be is as if it were missing.
 
     Raises:
         DamagedFileError: one of them is missing or cannot be; it is named, and so is ``path``.
     """
     try:
-        return schema.model_validate({k: v for k, v in config.items() if v is not None})
+        nulls = {k for k, f in schema.model_fields.items() if NoneType in get_args(f.annotation)}
+        return schema.model_validate(
+            {k: v for k, v in config.items() if v is not None or k in nulls}
+        )
     except ValidationError as error:
         first = error.errors()[0]
         place = "".join(f"{part}: " for part in first["loc"])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from omnidraft.export.checkpoint.architectures import Metadata, of_gguf_name, unsupported
+from omnidraft.export.checkpoint.architectures import Metadata, of_gguf_type, unsupported
 from omnidraft.export.checkpoint.config import RopeScaling
 from omnidraft.export.checkpoint.rope import Rope, divided, rope_of
 from omnidraft.export.checkpoint.spec import (
@@ -130,7 +130,7 @@ class GgufCheckpoint:
 
     def _describe(self) -> Decoder:
         kind = self._get("general.architecture")
-        self._architecture = family = of_gguf_name(kind, str(self._path))
+        self._architecture = family = of_gguf_type(kind, str(self._path))
 
         def get(key: str, default: Any = None) -> Any:
             return self._get(f"{kind}.{key}", default)

@@ -62,8 +62,9 @@ class Architecture(Generic[AnyConfig]):
     """A family: its names, what it computes, and how its checkpoints are written.
 
     Attributes:
-        name: of the family in GGUF files and manifests.
+        name: for people, and in manifests.
         model_types: its names in config.json.
+        gguf_types: its names in GGUF files.
         schema: what is read of config.json.
         activation, qk_norm, post_norms: see ``Decoder``.
         hf_names: names in safetensors without prefix, layer and suffix, by those of ``Checkpoint``;
@@ -76,6 +77,7 @@ class Architecture(Generic[AnyConfig]):
 
     name: str
     model_types: tuple[str, ...]
+    gguf_types: tuple[str, ...]
     schema: type[AnyConfig]
     activation: Literal["silu", "gelu_tanh"] = "silu"
     qk_norm: bool = False
@@ -116,10 +118,11 @@ def of_model_type(model_type: object, source: str) -> Architecture[Any]:
     )
 
 
-def of_gguf_name(name: object, source: str) -> Architecture[Any]:
+def of_gguf_type(name: object, source: str) -> Architecture[Any]:
     """The family that a GGUF file names; errors as ``of_model_type``'s."""
     return _find(
-        (each for each in architectures() if name == each.name), f"{source}: architecture '{name}'"
+        (each for each in architectures() if name in each.gguf_types),
+        f"{source}: architecture '{name}'",
     )
 
 

@@ -27,6 +27,7 @@ class Gemma3Config(Config):
 class Gemma3(Architecture[Gemma3Config]):
     name = "gemma3"
     model_types = ("gemma3", "gemma3_text")
+    gguf_types = ("gemma3",)
     schema = Gemma3Config
     activation = "gelu_tanh"
     qk_norm = True

@@ -12,6 +12,7 @@ from omnidraft.export.checkpoint.spec import Decoder
 class Llama(Architecture[Config]):
     name = "llama"
     model_types = ("llama",)
+    gguf_types = ("llama",)
     schema = Config
     gguf_interleaved = True
 

@@ -14,22 +14,26 @@ from omnidraft.export.checkpoint.spec import Decoder, windows_of, with_windows
 
 
 class Qwen2Config(Config):
-    sliding_window: Annotated[int, Field(ge=0)] = 0
     use_sliding_window: bool = False
-    max_window_layers: int | None = None
+    sliding_window: Annotated[int, Field(ge=0)] = 4096
+    max_window_layers: int = 28
 
 
 class Qwen2(Architecture[Qwen2Config]):
     name = "qwen2"
     model_types = ("qwen2",)
+    gguf_types = ("qwen2",)
     schema = Qwen2Config
 
     def from_config(self, decoder: Decoder, config: Qwen2Config) -> Decoder:
-        layers = decoder.layers
-        window = config.sliding_window if config.use_sliding_window else 0
-        first = layers if config.max_window_layers is None else config.max_window_layers
-        windows = windows_of(layers, window, lambda layer: layer >= first, config.layer_types)
-        return with_windows(replace(decoder, qkv_bias=True), windows, ropes_of(config)[1])
+        return qwen2_windows(replace(decoder, qkv_bias=True), config)
+
+
+def qwen2_windows(decoder: Decoder, config: Qwen2Config) -> Decoder:
+    window = config.sliding_window if config.use_sliding_window else 0
+    first = config.max_window_layers
+    windows = windows_of(decoder.layers, window, lambda layer: layer >= first, config.layer_types)
+    return with_windows(decoder, windows, ropes_of(config)[1])
 
 
 architecture = Qwen2()

@@ -1,0 +1,172 @@
+"""Families of decoders: each computes what transformers does, from safetensors and from GGUF."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from omnidraft.export.conversion import convert
+from omnidraft.runtime.engines.onnx import OnnxModel
+
+gguf = pytest.importorskip("gguf")
+torch = pytest.importorskip("torch", reason="compares with transformers, which needs torch")
+transformers = pytest.importorskip("transformers")
+
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 130,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+WINDOW = 9
+# Tokens: several windows.
+LENGTH = 40
+
+
+@dataclass
+class Family:
+    """A tiny model, and how llama.cpp's converter writes it.
+
+    Args:
+        model_type: as transformers names it.
+        change: what differs from SIZES.
+        gguf_type: as llama.cpp names it; nothing: it has no GGUF files of its own.
+        interleaved: rows of queries and keys lie pair by pair.
+        metadata: fields of the GGUF file beside the usual ones, without the family's name.
+    """
+
+    model_type: str
+    change: dict[str, Any] = field(default_factory=dict)
+    gguf_type: str = ""
+    interleaved: bool = False
+    metadata: dict[str, float | int] = field(default_factory=dict)
+
+
+FAMILIES = {
+    "qwen3": Family("qwen3", {"head_dim": 32}, "qwen3"),
+    "qwen3-window": Family(
+        "qwen3",
+        {
+            "head_dim": 16,
+            "attention_bias": True,
+            "use_sliding_window": True,
+            "sliding_window": WINDOW,
+            "max_window_layers": 1,
+        },
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def references() -> dict[str, Any]:
+    """Models of transformers with random weights, made when they are asked for."""
+    return {}
+
+
+def reference_of(name: str, references: dict[str, Any]) -> Any:
+    if name not in references:
+        family = FAMILIES[name]
+        torch.manual_seed(0)
+        config = transformers.AutoConfig.for_model(
+            family.model_type, **(SIZES | family.change), attn_implementation="eager"
+        )
+        model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+        references[name] = model
+    return references[name]
+
+
+def write_gguf(path: Path, family: Family, model: Any) -> Path:
+    """Write a model under the names and in the order of rows that llama.cpp has."""
+    config = model.config
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    writer = gguf.GGUFWriter(path, family.gguf_type)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_key_length(head_size)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    for key, value in family.metadata.items():
+        add = writer.add_uint32 if isinstance(value, int) else writer.add_float32
+        add(f"{family.gguf_type}.{key}", value)
+    kind = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}[family.gguf_type]
+    names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
+    for name, tensor in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        value = tensor.numpy()
+        stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert stored is not None, name
+        if family.interleaved and (".q_proj." in name or ".k_proj." in name):
+            count = heads if ".q_proj." in name else kv_heads
+            value = value.reshape(count, 2, -1, *value.shape[1:]).swapaxes(1, 2)
+            value = value.reshape(tensor.shape)
+        writer.add_tensor(stored, np.ascontiguousarray(value))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def sources(name: str, folder: Path, references: dict[str, Any]) -> Iterator[Path]:
+    """A family's checkpoint in each format that it has."""
+    model = reference_of(name, references)
+    model.save_pretrained(folder / "source")
+    yield folder / "source"
+    if FAMILIES[name].gguf_type:
+        yield write_gguf(folder / "model.gguf", FAMILIES[name], model)
+
+
+def expected_logits(model: Any, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
+    with torch.no_grad():
+        logits: NDArray[np.float32] = model(torch.tensor(tokens[None])).logits[0].numpy()
+    return logits
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_logits_equal_transformers(name: str, tmp_path: Path, references: dict[str, Any]) -> None:
+    tokens = np.random.default_rng(0).integers(0, SIZES["vocab_size"], LENGTH)
+    expected = expected_logits(reference_of(name, references), tokens)
+    for source in sources(name, tmp_path, references):
+        convert(source, tmp_path / "out", "float32")
+        model = OnnxModel(tmp_path / "out", threads=1)
+        np.testing.assert_allclose(model.forward(tokens), expected, rtol=0, atol=1e-4)
+        # Cut back, and go on in passes of several lengths, past what a window sees.
+        model.truncate(11)
+        for start, stop in ((11, 12), (12, 25), (25, 26), (26, 40)):
+            part = model.forward(tokens[start:stop])
+            np.testing.assert_allclose(part, expected[start:stop], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_quantized_graphs_are_batch_invariant(
+    name: str, tmp_path: Path, references: dict[str, Any]
+) -> None:
+    source = next(sources(name, tmp_path, references))
+    tokens = np.random.default_rng(1).integers(0, SIZES["vocab_size"], LENGTH)
+    expected = expected_logits(reference_of(name, references), tokens)
+    for quantization, error in (("4bit", 0.5), ("8bit", 0.1)):
+        manifest = convert(source, tmp_path / "out", quantization, calibration=range(60))
+        assert manifest.batch_invariant, manifest.invariance
+        found = OnnxModel(tmp_path / "out", threads=1).forward(tokens)
+        assert np.linalg.norm(found - expected) < error * np.linalg.norm(expected)
