@@ -55,6 +55,17 @@ class Family:
 
 
 FAMILIES = {
+    "mistral": Family("mistral", {"sliding_window": WINDOW}),
+    # Of no window its GGUF files know.
+    "mistral-full": Family("mistral", {"sliding_window": None, "head_dim": 32}, "llama", True),
+    "ministral": Family(
+        "ministral",
+        {
+            "head_dim": 16,
+            "sliding_window": WINDOW,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+        },
+    ),
     "qwen3": Family("qwen3", {"head_dim": 32}, "qwen3"),
     "qwen3-window": Family(
         "qwen3",
