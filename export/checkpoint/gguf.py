@@ -12,14 +12,9 @@ from numpy.typing import NDArray
 
 from omnidraft.export.checkpoint.architectures import Metadata, of_gguf_type, unsupported
 from omnidraft.export.checkpoint.config import RopeScaling
+from omnidraft.export.checkpoint.reader import Reader
 from omnidraft.export.checkpoint.rope import Rope, divided, rope_of
-from omnidraft.export.checkpoint.spec import (
-    Decoder,
-    check_finite,
-    check_shape,
-    check_sound,
-    split_name,
-)
+from omnidraft.export.checkpoint.spec import Decoder, check_sound
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
 
 # Arrays of a file longer than this are vocabularies; per-layer settings are shorter.
@@ -70,13 +65,13 @@ def read_gguf(path: Path) -> Any:
         raise DamagedFileError(f"{path} is damaged or cut off: {error}") from error
 
 
-class GgufCheckpoint:
+class GgufCheckpoint(Reader):
     """A GGUF file with tensors of any type that the gguf library can dequantize."""
 
     def __init__(self, path: Path) -> None:
         import gguf
 
-        self._path = path
+        self._source = path
         reader = read_gguf(path)
         self._fields = reader.fields
         self._tensors = {tensor.name: tensor for tensor in reader.tensors}
@@ -88,35 +83,26 @@ class GgufCheckpoint:
                 f"{path}: its metadata describe no decoder that is known here: {error}"
             ) from error
 
-    @property
-    def decoder(self) -> Decoder:
-        return self._decoder
+    def _stored_name(self, layer: str, part: str, suffix: str) -> str:
+        place = f"blk.{layer}." if layer else ""
+        return f"{place}{self._names[part]}.{suffix}"
 
-    def rows(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
-        layer, part, suffix = split_name(name)
-        base = f"{self._architecture.gguf_names[part]}.{suffix}"
-        stored = f"blk.{layer}.{base}" if layer else base
+    def _tensor(self, stored: str) -> Any:
         tensor = self._tensors.get(stored)
         if tensor is None:
-            raise DamagedFileError(f"{self._path} has no tensor {stored}.")
-        place = f"{self._path}: {stored}"
-        check_shape(self._decoder, name, self._shape(stored), place)
-        heads = {"q": self._decoder.heads, "k": self._decoder.kv_heads}.get(part)
-        index: Any = slice(start, stop)
-        if heads is not None and self._architecture.gguf_interleaved:
-            size = self._decoder.head_size
-            order = np.arange(heads * size).reshape(heads, size // 2, 2).swapaxes(1, 2)
-            index = order.reshape(-1)[index]
-        values = self._read(tensor, index)
-        check_finite(values, place)
-        return values
+            raise DamagedFileError(f"{self._source} has no tensor {stored}.")
+        return tensor
 
-    def _read(self, tensor: Any, index: Any) -> NDArray[np.float32]:
+    def _shape(self, stored: str) -> tuple[int, ...]:
+        return tuple(int(size) for size in reversed(self._tensor(stored).shape))
+
+    def _read(self, stored: str, start: int, stop: int) -> NDArray[np.float32]:
+        tensor = self._tensor(stored)
         try:
-            values = self._dequantize(tensor.data[index], tensor.tensor_type)
+            values = self._dequantize(tensor.data[start:stop], tensor.tensor_type)
         except NotImplementedError as error:
             raise OmniDraftError(
-                f"{self._path}: {tensor.name} is of type {tensor.tensor_type.name}, which is not "
+                f"{self._source}: {stored} is of type {tensor.tensor_type.name}, which is not "
                 "read. Take a file with another quantization."
             ) from error
         return np.ascontiguousarray(values, dtype=np.float32)
@@ -125,24 +111,25 @@ class GgufCheckpoint:
         field = self._fields.get(key)
         value = default if field is None else field.contents()
         if value is None:
-            raise DamagedFileError(f"{self._path} lacks the metadata field {key}.")
+            raise DamagedFileError(f"{self._source} lacks the metadata field {key}.")
         return value
 
     def _describe(self) -> Decoder:
         kind = self._get("general.architecture")
-        self._architecture = family = of_gguf_type(kind, str(self._path))
+        family = of_gguf_type(kind, str(self._source))
+        self._names, self._interleaved = family.gguf_names, family.gguf_interleaved
 
         def get(key: str, default: Any = None) -> Any:
             return self._get(f"{kind}.{key}", default)
 
         for key in ("expert_count", "attn_logit_softcapping", "final_logit_softcapping"):
             if get(key, 0):
-                raise unsupported(f"{self._path}: {key} = {get(key)}")
+                raise unsupported(f"{self._source}: {key} = {get(key)}")
         layers, hidden = get("block_count"), get("embedding_length")
         heads = get("attention.head_count")
         head_size = get("attention.key_length", hidden // heads)
         if get("rope.dimension_count", head_size) != head_size:
-            raise unsupported(f"{self._path}: rotation of only a part of each head")
+            raise unsupported(f"{self._source}: rotation of only a part of each head")
         # As it would be for a Llama.
         decoder = Decoder(
             architecture=family.name,
@@ -166,7 +153,7 @@ class GgufCheckpoint:
             ropes=(self._rope(get, head_size),) * layers,
         )
         decoder = family.from_gguf(decoder, get)
-        check_sound(decoder, str(self._path))
+        check_sound(decoder, str(self._source))
         return decoder
 
     def _rope(self, get: Metadata, head_size: int) -> Rope:
@@ -175,11 +162,7 @@ class GgufCheckpoint:
         if kind not in ("none", ""):
             scaling = RopeScaling(rope_type=kind, factor=float(get("rope.scaling.factor", 1.0)))
         rope = rope_of(get("rope.freq_base", 10_000.0), head_size, scaling)
-        factors = self._tensors.get("rope_freqs.weight")
-        return rope if factors is None else divided(rope, self._read(factors, slice(None)))
-
-    def _shape(self, name: str) -> tuple[int, ...]:
-        tensor = self._tensors.get(name)
-        if tensor is None:
-            raise DamagedFileError(f"{self._path} has no tensor {name}.")
-        return tuple(int(size) for size in reversed(tensor.shape))
+        factors = "rope_freqs.weight"
+        if factors not in self._tensors:
+            return rope
+        return divided(rope, self._read(factors, 0, head_size))

@@ -11,14 +11,9 @@ from numpy.typing import NDArray
 
 from omnidraft.export.checkpoint.architectures import Architecture, of_model_type, unsupported
 from omnidraft.export.checkpoint.config import read_config
+from omnidraft.export.checkpoint.reader import Reader
 from omnidraft.export.checkpoint.rope import ropes_of
-from omnidraft.export.checkpoint.spec import (
-    Decoder,
-    check_finite,
-    check_shape,
-    check_sound,
-    split_name,
-)
+from omnidraft.export.checkpoint.spec import Decoder, check_sound
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
 from omnidraft.runtime.storage.checkpoints import load_json, weight_files
 
@@ -27,7 +22,7 @@ HF_ACTIVATIONS = {"silu": "silu", "gelu_tanh": "gelu_pytorch_tanh"}
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
 
-class SafetensorsCheckpoint:
+class SafetensorsCheckpoint(Reader):
     """A folder as Hugging Face lays it out, or one in this project's int8 block format.
 
     In the latter (metadata ``format = omnidraft-int8-block32``) a matrix ``NAME`` is int8
@@ -38,7 +33,7 @@ class SafetensorsCheckpoint:
     def __init__(self, folder: Path) -> None:
         from safetensors import SafetensorError, safe_open
 
-        self._folder = folder
+        self._source = folder
         self._files: dict[str, Any] = {}
         formats = set()
         for path in weight_files(folder):
@@ -60,62 +55,52 @@ class SafetensorsCheckpoint:
             ),
             "model.",
         )
-        self._decoder, self._architecture = describe(load_json(folder / "config.json"), folder)
+        self._decoder, family = describe(load_json(folder / "config.json"), folder)
+        self._names, self._norm_offset = family.hf_names, family.hf_norm_offset
 
-    @property
-    def decoder(self) -> Decoder:
-        return self._decoder
-
-    def rows(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
-        stored = self._stored_name(name)
-        shape = self._part(stored).get_shape()
-        place = f"{self._folder}: {stored}"
-        check_shape(self._decoder, name, shape, place)
-        if self._int8 and len(shape) == 2:
-            values = self._read(stored, start, stop, ("I8",))
-            blocks = [shape[0], shape[1] // 32]
-            if self._part(f"{stored}.scale").get_shape() != blocks or shape[1] % 32:
-                raise DamagedFileError(f"{place}.scale has not one scale for 32 weights.")
-            scale = self._read(f"{stored}.scale", start, stop)
-            values = (values.reshape(*scale.shape, 32) * scale[..., None]).reshape(values.shape)
-        else:
-            values = self._read(stored, start, stop)
-        check_finite(values, place)
-        offset = self._architecture.hf_norm_offset
-        if offset and name.endswith("norm"):
-            values = values + np.float32(offset)
-        return values
-
-    def _stored_name(self, name: str) -> str:
-        if name == "head":
+    def _stored_name(self, layer: str, part: str, suffix: str) -> str:
+        if part == "head":
             lead = self._prefix.removesuffix("model.")
             return next(
                 (n for n in (f"{lead}lm_head.weight", "lm_head.weight") if n in self._files),
                 "lm_head.weight",
             )
-        layer, part, suffix = split_name(name)
         place = f"{self._prefix}layers.{layer}." if layer else self._prefix
-        return f"{place}{self._architecture.hf_names[part]}.{suffix}"
+        return f"{place}{self._names[part]}.{suffix}"
 
-    def _part(self, stored: str) -> Any:
+    def _tensor(self, stored: str) -> Any:
         file = self._files.get(stored)
         if file is None:
-            raise DamagedFileError(f"{self._folder} has no tensor {stored}.")
+            raise DamagedFileError(f"{self._source} has no tensor {stored}.")
         return file.get_slice(stored)
 
-    def _read(
-        self, stored: str, start: int, stop: int | None, types: Sequence[str] = _FLOATS
+    def _shape(self, stored: str) -> tuple[int, ...]:
+        return tuple(self._tensor(stored).get_shape())
+
+    def _read(self, stored: str, start: int, stop: int) -> NDArray[np.float32]:
+        shape = self._shape(stored)
+        if not self._int8 or len(shape) != 2:
+            return self._numbers(stored, start, stop, _FLOATS)
+        values = self._numbers(stored, start, stop, ("I8",))
+        scales = f"{stored}.scale"
+        if self._shape(scales) != (shape[0], shape[1] // 32) or shape[1] % 32:
+            raise DamagedFileError(f"{self._source}: {scales} has not one scale for 32 weights.")
+        scale = self._numbers(scales, start, stop, _FLOATS)
+        return (values.reshape(*scale.shape, 32) * scale[..., None]).reshape(values.shape)
+
+    def _numbers(
+        self, stored: str, start: int, stop: int, types: Sequence[str]
     ) -> NDArray[np.float32]:
         # numpy knows bfloat16 through ml_dtypes only.
         import ml_dtypes  # noqa: F401
 
-        part = self._part(stored)
-        if (kind := part.get_dtype()) not in types:
+        tensor = self._tensor(stored)
+        if (kind := tensor.get_dtype()) not in types:
             raise OmniDraftError(
-                f"{self._folder}: {stored} is stored as {kind}, {' or '.join(types)} is needed. "
+                f"{self._source}: {stored} is stored as {kind}, {' or '.join(types)} is needed. "
                 "Take the checkpoint from before it was quantized."
             )
-        return np.ascontiguousarray(part[start:stop], dtype=np.float32)
+        return np.ascontiguousarray(tensor[start:stop], dtype=np.float32)
 
 
 def describe(config: Mapping[str, Any], source: Path | str) -> tuple[Decoder, Architecture[Any]]:

@@ -96,17 +96,10 @@ class Checkpoint(Protocol):
         """Rows ``start:stop`` of a tensor.
 
         Raises:
-            DamagedFileError: the tensor is missing, cut off or of another shape than
-                ``check_shape`` demands, or holds NaN or infinity.
+            DamagedFileError: the tensor is missing, cut off or of another shape than the decoder
+                has, or holds NaN or infinity.
             OmniDraftError: it is of a type that is not read.
         """
-
-
-def split_name(name: str) -> tuple[str, str, str]:
-    """A name's layer, or nothing, its part, and ``weight`` or ``bias``."""
-    bias = name.endswith(".bias")
-    layer, _, part = name.removesuffix(".bias").rpartition(".")
-    return layer, part, "bias" if bias else "weight"
 
 
 def row_blocks(
@@ -170,56 +163,4 @@ def check_drafts(decoder: Decoder, source: Path | str) -> None:
         raise OmniDraftError(
             f"{source} is a {d.architecture} model with {', '.join(found)}. A drafter must be a "
             "Llama, or compute what a Llama does: take another one."
-        )
-
-
-def check_shape(decoder: Decoder, name: str, shape: Sequence[int], stored: str) -> None:
-    """Demand that a tensor has exactly the shape that its decoder reads.
-
-    Args:
-        name: as ``Checkpoint`` names it; ``stored``: as the file does.
-        shape: as it is stored, [out, in] or [out].
-
-    Raises:
-        DamagedFileError: it differs. A padded vocabulary is no exception: the padding counts in
-            ``vocab_size``, as Hugging Face has it.
-    """
-    d = decoder
-    vocabulary, hidden = ("vocab_size", d.vocab_size), ("hidden_size", d.hidden_size)
-    inner = ("intermediate_size", d.feed_forward_size)
-    queries = ("num_attention_heads x head_dim", d.heads * d.head_size)
-    keys = ("num_key_value_heads x head_dim", d.kv_heads * d.head_size)
-    head_norm = (("head_dim", d.head_size),)
-    shapes = {
-        "embedding": (vocabulary, hidden),
-        "head": (vocabulary, hidden),
-        "q": (queries, hidden),
-        "k": (keys, hidden),
-        "v": (keys, hidden),
-        "o": (hidden, queries),
-        "gate": (inner, hidden),
-        "up": (inner, hidden),
-        "down": (hidden, inner),
-        "q_norm": head_norm,
-        "k_norm": head_norm,
-    }
-    part = name.removesuffix(".bias").rpartition(".")[2]
-    expected = shapes.get(part, (hidden,))[: 1 if name.endswith(".bias") else 2]
-    if tuple(shape) != tuple(size for _, size in expected):
-        raise DamagedFileError(
-            f"{stored} is {list(shape)}, but the model's description says "
-            f"[{', '.join(f'{what} = {size}' for what, size in expected)}]."
-        )
-
-
-def check_finite(values: NDArray[np.float32], stored: str) -> None:
-    """Demand that weights are numbers.
-
-    Raises:
-        DamagedFileError: some are NaN or infinite.
-    """
-    if not np.isfinite(values).all():
-        raise DamagedFileError(
-            f"{stored} holds weights that are NaN or infinite. Fetch the checkpoint again, or "
-            "take one from before its training diverged."
         )

@@ -1,0 +1,126 @@
+"""What the readers of both formats do alike: find, check, cut and order the rows of a tensor."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omnidraft.export.checkpoint.spec import LINEAR_PARTS, Decoder
+from omnidraft.runtime.errors import DamagedFileError
+
+_Sizes = Sequence[tuple[str, int]]
+"""A tensor's sizes, each with what it is."""
+
+
+class Reader(ABC):
+    """A ``Checkpoint`` over files that a format names and reads in its own way.
+
+    Parts of one linear (see ``LINEAR_PARTS``) that have the same stored name lie in that tensor one
+    after another.
+    """
+
+    _source: Path
+    _decoder: Decoder
+    _names: Mapping[str, str]
+    """The stored name of each part, without layer and suffix."""
+    _interleaved = False
+    """The rows of a head's queries and keys lie as 0, half, 1, half + 1, …"""
+    _norm_offset = 0.0
+    """What is added to norms' weights."""
+
+    @abstractmethod
+    def _stored_name(self, layer: str, part: str, suffix: str) -> str:
+        """A tensor's name in the files; ``layer`` may be empty, ``suffix`` is weight or bias."""
+
+    @abstractmethod
+    def _shape(self, stored: str) -> tuple[int, ...]:
+        """A tensor's shape, [out, in] or [out]; DamagedFileError if there is no such tensor."""
+
+    @abstractmethod
+    def _read(self, stored: str, start: int, stop: int) -> NDArray[np.float32]:
+        """Rows of a tensor as they are stored."""
+
+    @property
+    def decoder(self) -> Decoder:
+        return self._decoder
+
+    def rows(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
+        """See ``Checkpoint``."""
+        layer, _, part = name.removesuffix(".bias").rpartition(".")
+        suffix = "bias" if name.endswith(".bias") else "weight"
+        stored = self._stored_name(layer, part, suffix)
+        place = f"{self._source}: {stored}"
+        stack = self._stack(part)
+        sizes = [_sizes(self._decoder, each)[: 1 if suffix == "bias" else 2] for each in stack]
+        _check_shape(place, self._shape(stored), sizes)
+        before = sum(size[0][1] for size in sizes[: stack.index(part)])
+        rows = np.arange(sizes[stack.index(part)][0][1])
+        rows = before + self._ordered(part, rows)[start:stop]
+        first = int(rows.min())
+        values = self._read(stored, first, int(rows.max()) + 1)
+        if len(values) != len(rows) or (np.diff(rows) != 1).any():
+            values = values[rows - first]
+        if not np.isfinite(values).all():
+            raise DamagedFileError(
+                f"{place} holds weights that are NaN or infinite. Fetch the checkpoint again, or "
+                "take one from before its training diverged."
+            )
+        if self._norm_offset and part.endswith("norm"):
+            values = values + np.float32(self._norm_offset)
+        return values
+
+    def _stack(self, part: str) -> list[str]:
+        """The parts that lie in one tensor with ``part``, in their order."""
+        for parts in LINEAR_PARTS.values():
+            if part in parts:
+                return [each for each in parts if self._names[each] == self._names[part]]
+        return [part]
+
+    def _ordered(self, part: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The stored rows of a part in the order in which the decoder wants them."""
+        if part not in ("q", "k") or not self._interleaved:
+            return rows
+        half = self._decoder.head_size // 2
+        return rows.reshape(-1, half, 2).swapaxes(1, 2).reshape(-1)
+
+
+def _sizes(decoder: Decoder, part: str) -> _Sizes:
+    d = decoder
+    vocabulary, hidden = ("vocab_size", d.vocab_size), ("hidden_size", d.hidden_size)
+    inner = ("intermediate_size", d.feed_forward_size)
+    queries = ("num_attention_heads x head_dim", d.heads * d.head_size)
+    keys = ("num_key_value_heads x head_dim", d.kv_heads * d.head_size)
+    sizes: dict[str, _Sizes] = {
+        "embedding": (vocabulary, hidden),
+        "head": (vocabulary, hidden),
+        "q": (queries, hidden),
+        "k": (keys, hidden),
+        "v": (keys, hidden),
+        "o": (hidden, queries),
+        "gate": (inner, hidden),
+        "up": (inner, hidden),
+        "down": (hidden, inner),
+        "q_norm": (("head_dim", d.head_size),),
+        "k_norm": (("head_dim", d.head_size),),
+    }
+    return sizes.get(part, (hidden,))
+
+
+def _check_shape(place: str, shape: tuple[int, ...], sizes: Sequence[_Sizes]) -> None:
+    """Demand that a tensor has exactly the shape of the parts that lie in it.
+
+    A padded vocabulary is no exception: the padding counts in ``vocab_size``, as Hugging Face has
+    it.
+    """
+    expected = (sum(size[0][1] for size in sizes), *(count for _, count in sizes[0][1:]))
+    if shape != expected:
+        first = " + ".join(size[0][0] for size in sizes)
+        said = [first, *(what for what, _ in sizes[0][1:])]
+        text = ", ".join(f"{what} = {size}" for what, size in zip(said, expected, strict=True))
+        raise DamagedFileError(
+            f"{place} is {list(shape)}, but the model's description says [{text}]."
+        )
