@@ -249,7 +249,8 @@ def load(
         quantization: of a target that is converted here.
         engine: what runs the target; None: what suits it.
         threads: for one pass of the target.
-        context: longest sequence of the target, in tokens; None: the model's own, at most 8,192.
+        context: longest sequence of the target, in tokens; None: the model's own. Memory for it is
+            taken as it fills.
         adapter: name of what the drafter has learned, as ``omnidraft adapters list`` shows it.
         learn: go on learning into the adapter, between answers.
         wait: seconds that an answer waits for another one to end; 0: it is refused meanwhile.

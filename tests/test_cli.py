@@ -168,6 +168,12 @@ def test_at_a_terminal_a_missing_prompt_is_asked_for(world: dict[str, str]) -> N
     assert b"there is no prompt" in done.stderr and b"--prompt-file" in done.stderr
 
 
+def test_a_prompt_may_fill_the_models_own_context(world: dict[str, str], tmp_path: Path) -> None:
+    target = str(write_target(tmp_path / "long", context=16384))
+    answer = generate(world | {"target": target}, "q" * 9000, "--raw", "--max-new-tokens", "2")
+    assert answer["stats"]["prompt_tokens"] > 8192 and len(answer["token_ids"]) == 2
+
+
 def test_the_version(world: dict[str, str]) -> None:
     done = run(world, "--version")
     assert done.returncode == 0 and done.stdout.decode() == f"omnidraft {omnidraft.__version__}\n"
@@ -235,6 +241,8 @@ def test_the_ngram_cache_survives_and_a_damaged_one_is_set_aside(world: dict[str
         (["--prompt", "x", "--draft-length", "99"], b"", "draft-length"),
         (["--prompt", "x", "--max-new-tokens", "0"], b"", "max-new-tokens"),
         (["--prompt", "word " * 9000], b"", r"context holds \d+; shorten the prompt by"),
+        (["--prompt", "word " * 9000, "--context", "64"], b"", "limited to 64 .* 8192.*--context"),
+        (["--prompt", "x", "--context", "9000"], b"", "context must be at most 8192"),
         (["--prompt", "", "--raw"], b"", "no tokens"),
         (["--prompt", "x", "--stop", ""], b"", "stop must hold no empty text"),
         (["--prompt", "x", "--drafter", "no-such-drafter"], b"", "no-such-drafter"),

@@ -17,8 +17,13 @@ from tiny import write_target
 from omnidraft.runtime.engines import engine_of, open_engine
 from omnidraft.runtime.engines.external_onnx import ExternalOnnxModel
 from omnidraft.runtime.engines.invariance import batch_noise
-from omnidraft.runtime.engines.model import CausalModel
-from omnidraft.runtime.errors import ContextOverflowError, DamagedFileError, ModelNotFoundError
+from omnidraft.runtime.engines.model import CausalModel, reserve_cache
+from omnidraft.runtime.errors import (
+    ContextOverflowError,
+    DamagedFileError,
+    ModelNotFoundError,
+    OmniDraftError,
+)
 
 VOCAB, HEADS, SIZE = 50, 2, 8
 TOKENS = np.random.default_rng(0).integers(0, VOCAB, 20)
@@ -250,3 +255,8 @@ def test_a_model_of_the_genai_builder(tmp_path: Path) -> None:
     reference = open_engine(checkpoint)
     model.truncate(0)
     np.testing.assert_allclose(model.forward(TOKENS), reference.forward(TOKENS), atol=1e-3)
+
+
+def test_a_cache_that_cannot_be_reserved_is_said() -> None:
+    with pytest.raises(OmniDraftError, match=r"GB for the keys and values of 7 tokens.*--context"):
+        reserve_cache({"k": (2**50,), "v": (2**50,)}, np.float32, 7)

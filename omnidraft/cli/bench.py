@@ -37,6 +37,7 @@ def bench(
     quantization: opt.Weights = DEFAULT_QUANTIZATION,
     engine: opt.RunBy = None,
     threads: opt.Threads = 2,
+    context: opt.Context = None,
     adapter: opt.AdapterName = None,
     as_json: opt.AsJson = False,
 ) -> None:
@@ -62,6 +63,7 @@ def bench(
         quantization,
         engine,
         threads,
+        context,
         keep_ngrams=False,
         adapter=adapter,
     )

@@ -63,6 +63,7 @@ def generate(
     quantization: opt.Weights = DEFAULT_QUANTIZATION,
     engine: opt.RunBy = None,
     threads: opt.Threads = 2,
+    context: opt.Context = None,
     adapter: opt.AdapterName = None,
     learn: Annotated[
         bool, typer.Option("--learn", help="Go on learning, and keep it in the adapter.")
@@ -94,6 +95,7 @@ def generate(
         quantization,
         engine,
         threads,
+        context,
         keep_ngrams=options.sampling.greedy or seed is None,
         adapter=adapter,
         learn=learn,

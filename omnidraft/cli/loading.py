@@ -23,12 +23,20 @@ def open_models(
     engine: Engine | None,
     threads: int,
     *,
+    context: int | None = None,
     learnable: bool = False,
 ) -> tuple[LoadedModel, LoadedModel | None]:
     """``open_pair``, showing what takes time."""
     with steps("loading") as show:
         return open_pair(
-            target, drafter, quantization, engine, threads, learnable=learnable, progress=show
+            target,
+            drafter,
+            quantization,
+            engine,
+            threads,
+            context=context,
+            learnable=learnable,
+            progress=show,
         )
 
 
@@ -38,6 +46,7 @@ def open_session(
     quantization: Quantization,
     engine: Engine | None,
     threads: int,
+    context: int | None,
     *,
     keep_ngrams: bool,
     adapter: str | None = None,
@@ -49,7 +58,13 @@ def open_session(
         raise OmniDraftError("plain decoding has no use for --adapter: leave it out, or draft")
     choice = adapter_choice(adapter, learn) if adapter is not None else None
     target_model, drafter_model = open_models(
-        target, drafter, quantization, engine, threads, learnable=adapter is not None
+        target,
+        drafter,
+        quantization,
+        engine,
+        threads,
+        context=context,
+        learnable=adapter is not None,
     )
     return Session(
         target_model,

@@ -54,6 +54,14 @@ Weights = Annotated[Quantization, typer.Option(help="Weights of a converted mode
 RunBy = Annotated[
     Engine | None, typer.Option(help="What runs the target.", show_default="by what it is")
 ]
+Context = Annotated[
+    int | None,
+    typer.Option(
+        min=2,
+        help="Longest sequence of the target, in tokens; memory is taken as it fills.",
+        show_default="the model's own",
+    ),
+]
 Threads = Annotated[int, typer.Option(min=1, max=256, help="Threads for one pass of the target.")]
 MeasuringThreads = Annotated[
     int, typer.Option(min=1, max=256, help="Threads to measure parity and latency with.")

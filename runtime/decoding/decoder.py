@@ -34,7 +34,7 @@ from omnidraft.runtime.decoding.draft_side import (
     StepObserver,
 )
 from omnidraft.runtime.decoding.lease import Lease
-from omnidraft.runtime.engines.model import CausalModel
+from omnidraft.runtime.engines.model import CausalModel, LimitedContext
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
 from omnidraft.runtime.statistics import Statistics
 
@@ -154,11 +154,7 @@ class SpeculativeDecoder:
                 "give it some text"
             )
         if len(prompt) >= target.max_length:
-            raise ContextOverflowError(
-                f"the prompt has {len(prompt)} tokens, but the model's context holds "
-                f"{target.max_length}; shorten the prompt by {len(prompt) - target.max_length + 1}"
-                " tokens or more"
-            )
+            raise ContextOverflowError(_too_long(target, len(prompt)))
         stats = self.statistics = Statistics(prompt_tokens=len(prompt))
         self.finish_reason = "length"
         chance = Generator(secrets.randbits(64) if self._seed is None else self._seed)
@@ -240,6 +236,21 @@ class SpeculativeDecoder:
                 yield Emitted(token, origin)
             if end is not None:
                 return
+
+
+def _too_long(target: CausalModel, length: int) -> str:
+    excess = length - target.max_length + 1
+    own = target.own_length if isinstance(target, LimitedContext) else target.max_length
+    if own > target.max_length:
+        return (
+            f"the prompt has {length} tokens, but the context was limited to {target.max_length} "
+            f"of the model's {own}; raise it with --context, or shorten the prompt by {excess} "
+            "tokens or more"
+        )
+    return (
+        f"the prompt has {length} tokens, but the model's context holds {own}; shorten the prompt "
+        f"by {excess} tokens or more"
+    )
 
 
 def _nothing_to_draft(vocab_size: int) -> NgramCache:

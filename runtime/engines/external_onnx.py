@@ -15,7 +15,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from omnidraft.runtime.engines.model import check_pass, check_truncation
+from omnidraft.runtime.engines.model import check_pass, check_truncation, reserve_cache
 from omnidraft.runtime.engines.onnx_session import cpu_session
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
 
@@ -36,7 +36,10 @@ _TYPES: dict[str, type[np.generic]] = {
     "tensor(int64)": np.int64,
     "tensor(int32)": np.int32,
 }
+# Of models that do not say their own.
 _DEFAULT_MAX_LENGTH = 8192
+# With a buffer that past and present share, a pass takes memory for all of it.
+_SHARED_BUFFER_LENGTH = 8192
 # Longer passes are cut: these graphs give logits for every token of a pass.
 _MAX_PASS = 256
 
@@ -65,7 +68,8 @@ class ExternalOnnxModel:
     Args:
         path: the folder, or the graph itself.
         threads: threads that work on one pass.
-        max_length: longest sequence in tokens; default: the model's context, at most 8,192.
+        max_length: longest sequence in tokens; default: the model's context, where past and
+            present share one buffer at most 8,192.
 
     Raises:
         ModelNotFoundError: no decoder there.
@@ -106,9 +110,11 @@ class ExternalOnnxModel:
             )
         self._ids_type = _TYPES[inputs["input_ids"].type]
         config = _read_config(graph.parent)
-        self._max_length = min(config.context_length, max_length or _DEFAULT_MAX_LENGTH)
+        self._own_length = config.context_length
+        bound = _SHARED_BUFFER_LENGTH if config.shared_buffer else self._own_length
+        self._max_length = min(self._own_length, bound if max_length is None else max_length)
         self._length = 0
-        self._caches: dict[str, NDArray[Any]] = {}
+        shapes = {}
         for name in self._past_names:
             _, heads, _, size = inputs[name].shape
             # A dimension without a number in the graph is in the configuration.
@@ -120,7 +126,9 @@ class ExternalOnnxModel:
                     "number and size of its key and value heads."
                 )
             length = self._max_length if config.shared_buffer else 0
-            self._caches[name] = np.zeros((1, heads, length, size), _TYPES[inputs[name].type])
+            shapes[name] = (1, heads, length, size)
+        kind = _TYPES[inputs[self._past_names[0]].type]
+        self._caches = reserve_cache(shapes, kind, self._max_length)
         self._binding = self._session.io_binding() if config.shared_buffer else None
         if self._binding is not None:
             self._shared_values = []  # keeps the memory alive that the binding points to
@@ -150,6 +158,11 @@ class ExternalOnnxModel:
     def max_length(self) -> int:
         """Longest sequence the model can hold, in tokens."""
         return self._max_length
+
+    @property
+    def own_length(self) -> int:
+        """See ``LimitedContext``."""
+        return self._own_length
 
     def forward(
         self, tokens: Sequence[int] | NDArray[np.int64], rows: int | None = None

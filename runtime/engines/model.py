@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from omnidraft.runtime.errors import ContextOverflowError
+from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
 from omnidraft.runtime.storage.lora import LoraWeights
 
 
@@ -59,6 +60,15 @@ class CausalModel(Protocol):
 
 
 @runtime_checkable
+class LimitedContext(Protocol):
+    """A model that may have been opened for shorter sequences than it was made for."""
+
+    @property
+    def own_length(self) -> int:
+        """Longest sequence the model was made for, in tokens; ``max_length`` may be less."""
+
+
+@runtime_checkable
 class HiddenStates(Protocol):
     """A model that also tells what its head read, for the acceptance head."""
 
@@ -96,6 +106,25 @@ def use_adapter(model: CausalModel, lora: LoraWeights | None) -> None:
     """Let a drafter draft with weights, or without any, whatever was set before."""
     if isinstance(model, TakesAdapters) and model.adapter is not lora:
         model.set_adapter(lora)
+
+
+def reserve_cache(
+    shapes: Mapping[str, Sequence[int]], dtype: type[np.generic], tokens: int
+) -> dict[str, NDArray[Any]]:
+    """Arrays for keys and values of ``tokens`` tokens, whose memory is taken as they fill.
+
+    Raises:
+        OmniDraftError: the system does not even reserve so much.
+    """
+    try:
+        # zeros, not empty: the system then hands out pages when they are first written.
+        return {name: np.zeros(shape, dtype) for name, shape in shapes.items()}
+    except MemoryError as error:
+        size = sum(math.prod(shape) for shape in shapes.values()) * np.dtype(dtype).itemsize
+        raise OmniDraftError(
+            f"the system reserves no {size / 1e9:.1f} GB for the keys and values of {tokens} "
+            "tokens. Choose a shorter context (--context), or free memory"
+        ) from error
 
 
 def check_pass(

@@ -12,7 +12,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from omnidraft.runtime.engines.environment import Measured, measured_here
-from omnidraft.runtime.engines.model import check_pass, check_truncation
+from omnidraft.runtime.engines.model import check_pass, check_truncation, reserve_cache
 from omnidraft.runtime.engines.onnx_session import cpu_session
 from omnidraft.runtime.storage.lora import LoraWeights, complete_adapter, sizes_beside_rank
 from omnidraft.runtime.storage.manifest import BUNDLE_FILE, Manifest
@@ -22,6 +22,7 @@ GRAPH_FILE = "model.onnx"
 LENGTH_STEP = 96
 # Longer passes are cut, which bounds the memory of one.
 MAX_PASS = 256
+_DRAFTER_CONTEXT = 8192
 
 
 class OnnxModel:
@@ -34,14 +35,15 @@ class OnnxModel:
             results stay batch-invariant.
         spinning: whether idle threads spin for a moment instead of sleeping at once: faster
             between short operations, at the cost of a busy core.
-        max_length: longest sequence in tokens; default: the model's context length, at most
-            8,192. Cache memory is reserved for it but taken only as the sequence grows.
+        max_length: longest sequence in tokens; default: the model's context length, of a drafter
+            at most 8,192, since it keeps the recent part of a longer text. Memory for the cache is
+            reserved for it, and taken only as the sequence grows.
 
     Raises:
         ModelNotFoundError: the folder holds no converted model.
         DamagedFileError: a file is missing, of another size, or refused by ONNX Runtime; in a
             bundle also: fails its checksum.
-        OmniDraftError: see ``cpu_session``.
+        OmniDraftError: see ``cpu_session``; or the memory cannot be reserved.
     """
 
     def __init__(
@@ -55,9 +57,7 @@ class OnnxModel:
         description = _describe(folder)
         graph = folder / description.graph
         self._vocab_size = description.vocab_size
-        self._max_length = min(
-            description.context_length, 8192 if max_length is None else max_length
-        )
+        self._own_length = description.context_length
         self._length = 0
 
         self._threads = min(threads, description.max_threads or threads)
@@ -77,15 +77,17 @@ class OnnxModel:
         # A drafter's attention takes the whole buffer and is told how much of it is filled; a
         # target's sees a prefix: see export/graphs.
         self._told_length = "total_length" in inputs
+        bound = _DRAFTER_CONTEXT if self._told_length else self._own_length
+        self._max_length = min(self._own_length, bound if max_length is None else max_length)
         self._capacity = -(-self._max_length // LENGTH_STEP) * LENGTH_STEP
-        # zeros, not empty: memory is then taken only as the sequence grows.
-        self._caches = {
-            name.removeprefix("past."): np.zeros(
-                [size if isinstance(size, int) else self._capacity for size in shape], np.float32
-            )
+        shapes = {
+            name.removeprefix("past."): [
+                size if isinstance(size, int) else self._capacity for size in shape
+            ]
             for name, shape in inputs.items()
             if name.startswith("past.")
         }
+        self._caches = reserve_cache(shapes, np.float32, self._max_length)
         # LoRA inputs have defaults of rank 0.
         defaults = self._session.get_overridable_initializers()
         self._lora_sizes = sizes_beside_rank({value.name: value.shape for value in defaults})
@@ -125,6 +127,11 @@ class OnnxModel:
     def max_length(self) -> int:
         """Longest sequence the model can hold, in tokens."""
         return self._max_length
+
+    @property
+    def own_length(self) -> int:
+        """See ``LimitedContext``."""
+        return self._own_length
 
     @property
     def threads(self) -> int:

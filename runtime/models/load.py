@@ -66,7 +66,7 @@ def load_model(
             what suits the model.
         threads: threads for one pass.
         drafts: it is loaded as a drafter, which need not be batch-invariant: nothing is measured.
-        context: longest sequence in tokens; None: the model's own, at most 8,192.
+        context: longest sequence in tokens; None: the model's own.
         progress: told each step of fetching, converting and measuring.
 
     Raises:

@@ -80,6 +80,11 @@ class RecordedModel:
         return self._max_length
 
     @property
+    def own_length(self) -> int:
+        """``max_length``: the device's limit cannot be raised."""
+        return self._max_length
+
+    @property
     def unlimited_length(self) -> int:
         """``max_length`` of the model itself, for which its engine reserves memory."""
         return self._model.max_length
