@@ -12,9 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
+import typer
 from tiny import write_drafter, write_target
 
 import omnidraft
+from omnidraft.cli.app import app
 
 NASTY = [
     "emoji 😀👩‍👩‍👧 end",
@@ -174,6 +176,35 @@ def test_a_prompt_may_fill_the_models_own_context(world: dict[str, str], tmp_pat
     assert answer["stats"]["prompt_tokens"] > 8192 and len(answer["token_ids"]) == 2
 
 
+def commands() -> list[list[str]]:
+    """Every command and group of commands."""
+    click = typer.main.get_command(app)
+    found: list[list[str]] = [[]]
+    for name, command in click.commands.items():
+        found.append([name])
+        found += [[name, each] for each in getattr(command, "commands", {})]
+    return found
+
+
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
+def test_help_wraps_at_the_terminals_width_and_breaks_no_word(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = {}
+    for width in (200, 100, 80, 60):
+        monkeypatch.setenv("COLUMNS", str(width))
+        with pytest.raises(SystemExit) as ended:
+            app([*command, "--help"], prog_name="omnidraft")
+        assert ended.value.code == 0
+        shown = capsys.readouterr().out
+        *_, longest = sorted(map(len, shown.splitlines()))
+        assert longest <= max(width, 80)  # examples are lines to copy
+        words[width] = re.sub(r"-\n\s+", "-", shown).split()
+    assert words[60] == words[80] == words[100] == words[200]
+    if command and command[0] in ("generate", "bench", "adapt", "profile", "export", "inspect"):
+        assert {"Example:", "Examples:"} & set(words[80])
+
+
 def test_the_version(world: dict[str, str]) -> None:
     done = run(world, "--version")
     assert done.returncode == 0 and done.stdout.decode() == f"omnidraft {omnidraft.__version__}\n"
@@ -239,6 +270,7 @@ def test_the_ngram_cache_survives_and_a_damaged_one_is_set_aside(world: dict[str
         (["--prompt", "x", "--verification", "fast"], b"", "'exact', 'paper'"),
         (["--prompt", "x", "--quantization", "3bit"], b"", "'4bit', '8bit', 'float32'"),
         (["--prompt", "x", "--draft-length", "99"], b"", "draft-length"),
+        (["--prompt", "x", "--seed", str(2**64)], b"", "seed must be"),
         (["--prompt", "x", "--max-new-tokens", "0"], b"", "max-new-tokens"),
         (["--prompt", "word " * 9000], b"", r"context holds \d+; shorten the prompt by"),
         (["--prompt", "word " * 9000, "--context", "64"], b"", "limited to 64 .* 8192.*--context"),

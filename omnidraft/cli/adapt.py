@@ -102,6 +102,13 @@ def adapt(
 
     What is learned is saved after every update, so Ctrl-C loses little. With a budget of 1 learning
     takes its time between the answers; with less it runs beside them.
+
+    \b
+    Examples:
+      omnidraft adapt prompts.jsonl --target gemma3-270m --adapter work
+      omnidraft adapt prompts.jsonl --target gemma3-270m --adapter work \\
+        --test others.jsonl --plot curves.png
+      omnidraft generate "…" --target gemma3-270m --adapter work
     """
     if plot is not None:
         _check_plotting(plot)

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from omnidraft.runtime.learning.store import AdapterStore, StoredAdapter
 
 adapters_app = typer.Typer(
-    help="What drafters have learned, for a target and a task each.", no_args_is_help=True
+    help="Look after what drafters have learned.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 Name = Annotated[str, typer.Argument(help="The adapter's name.", show_default=False)]
@@ -29,7 +31,7 @@ Name = Annotated[str, typer.Argument(help="The adapter's name.", show_default=Fa
 
 @adapters_app.command("list")
 def list_(as_json: opt.AsJson = False) -> None:
-    """List the stored adapters, the most recently used first."""
+    """List the adapters, those used last first."""
     store = _store()
     entries = store.list()
     if as_json:
@@ -66,7 +68,10 @@ def list_(as_json: opt.AsJson = False) -> None:
 
 @adapters_app.command()
 def show(name: Name, as_json: opt.AsJson = False) -> None:
-    """Show whose an adapter is and what it holds, and check all of it against its checksums."""
+    """Show an adapter, and check it.
+
+    Shown is whose it is and what it holds; all of it is compared with its checksums.
+    """
     store = _store()
     adapter = store.read(name)
     if as_json:
@@ -104,7 +109,10 @@ def export(
     ] = "omnidraft",
     as_json: opt.AsJson = False,
 ) -> None:
-    """Write an adapter to one file, which `import` reads on another machine."""
+    """Write an adapter to one file.
+
+    `omnidraft adapters import` reads it on another machine.
+    """
     _store().export(name, path, format)
     if as_json:
         print_json({"name": name, "path": str(path), "size_bytes": path.stat().st_size})
@@ -123,7 +131,10 @@ def import_(
     ] = False,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Keep an adapter that was exported, after checking all of it."""
+    """Keep an adapter that was exported.
+
+    All of it is checked first.
+    """
     name = path.stem if name is None else name
     evicted = _store().import_(path, name, replace=replace)
     if as_json:

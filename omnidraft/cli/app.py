@@ -37,6 +37,9 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    # Rich's tables break words where a column is too narrow for them.
+    rich_markup_mode=None,
+    context_settings={"max_content_width": 100},
 )
 
 

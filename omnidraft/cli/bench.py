@@ -41,9 +41,16 @@ def bench(
     adapter: opt.AdapterName = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Answer every prompt plainly and speculatively, and compare.
+    """Compare drafting with plain decoding.
+
+    Every prompt is answered both ways, the two taking turns to go first.
 
     Without an adapter the n-gram cache starts empty, so that a run can be repeated.
+
+    \b
+    Examples:
+      omnidraft bench prompts.jsonl --target smollm2-135m --limit 20
+      omnidraft bench prompts.jsonl --target model.gguf --temperature 1 --json
     """
     options = generation_options(
         max_new_tokens,

@@ -12,7 +12,10 @@ from omnidraft.runtime.doctor import examine
 
 
 def doctor(as_json: opt.AsJson = False) -> None:
-    """Say what is installed, what works, and what to do about what is missing."""
+    """Say what works here and what is missing.
+
+    For what is missing it says what to do.
+    """
     findings = examine()
     if as_json:
         print_json({"findings": [vars(finding) for finding in findings]})

@@ -60,15 +60,23 @@ def export(
         typer.Option(
             "--train-step/--no-train-step",
             help="Add a graph that trains the LoRA inputs; it holds the weights once more.",
+            show_default=False,
         ),
     ] = False,
     threads: opt.MeasuringThreads = 2,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Write a drafter as a bundle for one backend, and prove it equal to float32.
+    """Write a drafter as a bundle for a backend.
+
+    It is compared with float32, and written only when it agrees.
 
     The bundle holds the graphs, the tokenizer and omnidraft.json: what everything is, its sha256,
     and how far it agrees with the float32 model on held text. See `omnidraft inspect`.
+
+    \b
+    Examples:
+      omnidraft export default --output bundle
+      omnidraft export default --output bundle --backend qnn --soc SM8650
     """
     from omnidraft.export.pipeline import export as write
     from omnidraft.export.recipes import Options

@@ -77,6 +77,12 @@ def generate(
 
     What one answer teaches the n-gram cache is kept for the next. A sampled answer with --seed
     starts from an empty one, so that it can be repeated.
+
+    \b
+    Examples:
+      omnidraft generate "Why is the sky blue?" --target smollm2-135m
+      omnidraft generate "Name a colour." --target model.gguf --temperature 0.7
+      git diff | omnidraft generate --target smollm2-135m --raw --stop END
     """
     options = generation_options(
         max_new_tokens,

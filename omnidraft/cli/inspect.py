@@ -26,10 +26,15 @@ def inspect(
     threads: opt.MeasuringThreads = 2,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Show what a bundle holds, how it was checked and how fast it was.
+    """Show what a bundle holds, and check it.
 
-    Every file's sha256 is compared with the manifest. With --verify the bundle must also agree with
-    float32 as its manifest says; no checkpoint is needed for that.
+    Shown is also how it was checked when it was written, and how fast it was then.
+    Every file's sha256 is compared with the manifest. With --verify the bundle must also agree
+    with float32 as its manifest says; no checkpoint is needed for that.
+
+    \b
+    Example:
+      omnidraft inspect bundle --verify
     """
     from omnidraft.runtime.storage.bundle import Bundle
 

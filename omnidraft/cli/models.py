@@ -14,12 +14,14 @@ from omnidraft.runtime.models.catalogue import DEFAULT_QUANTIZATION
 from omnidraft.runtime.models.resolve import model_path
 from omnidraft.runtime.models.resolve import pull as fetch
 
-models_app = typer.Typer(help="Fetch, list and find models.", no_args_is_help=True)
+models_app = typer.Typer(
+    help="Fetch, list and find models.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @models_app.command("list")
 def list_(as_json: opt.AsJson = False) -> None:
-    """List the models known by name and those in the cache."""
+    """List models, known and in the cache."""
     listed = list_models()
     if as_json:
         print_json({"models": [{**vars(m), "path": m.path and str(m.path)} for m in listed]})
@@ -40,7 +42,15 @@ def pull(
     name: Annotated[str, typer.Argument(help="Model name, GGUF file, folder or Hugging Face id.")],
     quantization: opt.Weights = DEFAULT_QUANTIZATION,
 ) -> None:
-    """Fetch a model and convert it into the cache; check and mend one that is there."""
+    """Fetch a model into the cache.
+
+    It is converted there. One that is there is checked, and mended where it is damaged.
+
+    \b
+    Examples:
+      omnidraft models pull smollm2-135m
+      omnidraft models pull Qwen/Qwen2.5-0.5B-Instruct --quantization 4bit
+    """
     with steps(f"pulling {name}") as show:
         folder = fetch(name, quantization, progress=show)
     print(folder)

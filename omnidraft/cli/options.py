@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import typer
 
@@ -27,7 +27,7 @@ TopK = Annotated[
 TopP = Annotated[float, typer.Option(help="Keep the smallest set with this probability; 1 is off.")]
 MinP = Annotated[float, typer.Option(help="Keep tokens at least so probable relative to the best.")]
 Penalty = Annotated[float, typer.Option(help="Repetition penalty; 1 is off.")]
-Seed = Annotated[int | None, typer.Option(min=0, max=2**64 - 1, help="Repeat a sampled run.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Repeat a sampled run.")]
 DraftLength = Annotated[
     str,
     typer.Option(
@@ -52,7 +52,12 @@ Stop = Annotated[
 ]
 Weights = Annotated[Quantization, typer.Option(help="Weights of a converted model.")]
 RunBy = Annotated[
-    Engine | None, typer.Option(help="What runs the target.", show_default="by what it is")
+    Engine | None,
+    typer.Option(
+        metavar="ENGINE",
+        help=f"What runs the target: {', '.join(get_args(Engine))}.",
+        show_default="by what it is",
+    ),
 ]
 Context = Annotated[
     int | None,

@@ -52,11 +52,18 @@ def profile(
     adb: Annotated[bool, typer.Option("--adb", hidden=True)] = False,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Measure where time, memory and energy go, plainly and speculatively in turn.
+    """Measure where time, memory and energy go.
+
+    Every prompt is answered plainly and speculatively, in turn.
 
     With --device-profile the device's limits on threads, memory and contexts hold, and passes of
     the drafter take its NPU's time. The speed of its processor is not simulated: passes of the
     target take this machine's time.
+
+    \b
+    Examples:
+      omnidraft profile --target smollm2-135m --html report.html
+      omnidraft profile prompts.jsonl --target smollm2-135m --repeat 5 --json
     """
     if adb:
         raise OmniDraftError(
