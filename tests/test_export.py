@@ -1170,9 +1170,16 @@ def test_passes_are_described_as_they_are(bundles: dict[str, Path], tmp_path: Pa
         assert f"model.onnx: {text}" in run("inspect", str(folder)).stdout
 
 
-def test_optimum_has_the_command(checkpoint: Path, tmp_path: Path) -> None:
+def test_optimum_has_the_command_once_it_is_registered(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     needs("optimum.commands")
-    out = tmp_path / "out"
+    # A further folder of the namespace, so that the environment is left alone.
+    packages, out = tmp_path / "packages", tmp_path / "out"
+    monkeypatch.setenv("PYTHONPATH", str(packages))
+    register = [sys.executable, "-m", "omnidraft.export.optimum", str(packages)]
+    done = subprocess.run(register, capture_output=True, text=True)
+    assert done.returncode == 0 and "optimum-cli export omnidraft" in done.stdout, done.stderr
     optimum = Path(sys.executable).with_name("optimum-cli")
     command = [str(optimum), "export", "omnidraft", "-m", str(checkpoint), str(out)]
     done = subprocess.run([*command, "--no-train-step"], capture_output=True, text=True)
@@ -1180,3 +1187,17 @@ def test_optimum_has_the_command(checkpoint: Path, tmp_path: Path) -> None:
     assert Bundle.load(out).parity is not None
     refused = subprocess.run([*command, "--soc", "SM8650"], capture_output=True, text=True)
     assert refused.returncode == 2 and "no chip" in refused.stderr
+
+
+def test_without_optimum_there_is_nothing_to_register_with(tmp_path: Path) -> None:
+    code = """
+import sys, runpy
+sys.modules["optimum"] = None
+sys.argv = ["optimum", sys.argv[1]]
+runpy.run_module("omnidraft.export.optimum", run_name="__main__")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True
+    )
+    assert done.returncode == 2 and "pip install optimum" in done.stderr, done.stderr
+    assert not list(tmp_path.iterdir())

@@ -1,7 +1,6 @@
-"""``optimum-cli export omnidraft``: installed where optimum looks for commands.
+"""``optimum-cli export omnidraft``, once ``python -m omnidraft.export.optimum`` has made it known.
 
-The wheel puts this file into optimum's namespace ``optimum.commands.register``. It is imported at
-every start of ``optimum-cli``, so it imports nothing of the export before it runs.
+Every start of ``optimum-cli`` imports it, so it imports nothing of the export before it runs.
 """
 
 from __future__ import annotations

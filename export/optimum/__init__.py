@@ -1,0 +1,1 @@
+"""The export as a command of optimum's."""
