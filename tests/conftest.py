@@ -49,7 +49,6 @@ LACKING = (
     r"needs fork",
     r"threads have priorities of their own on Linux",
     r"memory is read from Linux's /proc",
-    r"the linker script is for ELF",
 )
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)

@@ -11,15 +11,15 @@ import pytest
 from omnidraft import _native
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the linker script is for ELF")
 def test_only_the_entries_are_exported() -> None:
     nm = shutil.which("nm")
     if nm is None:
         pytest.skip("nm (binutils) is not installed")
+    flags, prefix = (["-gU"], "_") if sys.platform == "darwin" else (["-D", "--defined-only"], "")
     listed = subprocess.run(
-        [nm, "-D", "--defined-only", _native.__file__], capture_output=True, text=True, check=True
+        [nm, *flags, _native.__file__], capture_output=True, text=True, check=True
     )
-    names = {line.split()[-1] for line in listed.stdout.splitlines()}
+    names = {line.split()[-1].removeprefix(prefix) for line in listed.stdout.splitlines()}
     assert names == {"PyInit__native", "RegisterCustomOps"}  # Python's, ONNX Runtime's
 
 
