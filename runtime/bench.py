@@ -173,13 +173,12 @@ def compare(
     with prompt_named(1):
         _warm_up(session, prompts[0], options, plain_options)
     for index, prompt in enumerate(prompts):
+        answers = {}
         with prompt_named(index + 1):
-            if index % 2:
-                speculative = session.generate(prompt.prompt, options)
-                plain = session.generate(prompt.prompt, plain_options)
-            else:
-                plain = session.generate(prompt.prompt, plain_options)
-                speculative = session.generate(prompt.prompt, options)
+            for each in (options, plain_options) if index % 2 else (plain_options, options):
+                session.forget()  # each is to read the whole prompt
+                answers[each] = session.generate(prompt.prompt, each)
+        plain, speculative = answers[plain_options], answers[options]
         report.overall.add(plain, speculative)
         report.tasks.setdefault(prompt.task, Comparison(greedy)).add(plain, speculative)
         if greedy and plain.token_ids != speculative.token_ids:

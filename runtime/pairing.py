@@ -89,6 +89,7 @@ class Pairing:
             policy=self._policy(options),
             head=self.learner.head if self.learner else None,
             lookup=lookup if options.draft_length == "auto" else None,
+            keep=not options.repeatable,
         )
 
     def begin(self) -> None:

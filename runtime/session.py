@@ -208,6 +208,20 @@ class Session:
             decoder.statistics,
         )
 
+    def forget(self) -> None:
+        """Empty the KV caches.
+
+        They hold the last prompt and its answer, and the next answer begins with what its prompt
+        has in common with them, if the target is batch-invariant. Its tokens are the same, but its
+        prompt takes less time.
+
+        Raises:
+            ModelInUseError: see ``stream``.
+        """
+        with self._lease():
+            for loaded in (self.target, *([self.drafter] if self.drafter else [])):
+                loaded.model.truncate(0)
+
     def save(self) -> None:
         """Keep what was learned for the next session.
 
@@ -269,6 +283,7 @@ class Session:
             observer=buffer.observe if buffer else None,
             steps=buffer.trace if buffer else None,
             lease=lease,
+            keep=self.target.batch_invariant,
         )
 
 

@@ -24,6 +24,8 @@ class Statistics:
     ngram_accepted: int = 0
     ngram_inserted: int = 0
     prompt_tokens: int = 0
+    prompt_kept: int = 0
+    """Of them, those that the target's KV cache held from before."""
     prompt_seconds: float = 0.0
     draft_seconds: float = 0.0
     target_seconds: float = 0.0
@@ -70,6 +72,7 @@ class Statistics:
             "ngram_inserted": self.ngram_inserted,
             "draft_tokens": self.draft_tokens,
             "prompt_tokens": self.prompt_tokens,
+            "prompt_kept": self.prompt_kept,
             "prompt_seconds": self.prompt_seconds,
             "draft_seconds": self.draft_seconds,
             "target_seconds": self.target_seconds,

@@ -48,6 +48,7 @@ class OmniDraft:
             draft_length=length,
         )
         session, trace, rounds = self._sessions[setting.get("adapter")], Trace(), 0
+        session.forget()
         for piece in session.stream(request["prompt"], options):
             assert session.last is not None
             if piece.token is None:

@@ -34,7 +34,7 @@ from omnidraft.runtime.decoding.draft_side import (
     StepObserver,
 )
 from omnidraft.runtime.decoding.lease import Lease
-from omnidraft.runtime.engines.model import CausalModel, LimitedContext
+from omnidraft.runtime.engines.model import CausalModel, LimitedContext, held_of
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
 from omnidraft.runtime.statistics import Statistics
 
@@ -72,7 +72,7 @@ class SpeculativeDecoder:
     drafter nothing is proposed, and the same code is plain decoding.
 
     Args:
-        target: its KV cache is emptied at the start of a generation.
+        target: what its KV cache holds is dropped at the start of a generation, see ``keep``.
         drafting: the drafter's side; None: plain decoding.
         sampling: shapes the target's distribution; temperature 0 is greedy.
         verification: EXACT or PAPER; greedy sampling always verifies greedily.
@@ -81,6 +81,8 @@ class SpeculativeDecoder:
         steps: shown every step of the drafter before that.
         lease: of both models, where who asks holds it already. None: each generation takes
             one, and gives it back when it ends or its generator is closed.
+        keep: begin with what the target's KV cache holds of the prompt. A batch-invariant target
+            gives the same answer, bit for bit; another one may not.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class SpeculativeDecoder:
         observer: Callable[[Round], None] | None = None,
         steps: StepObserver | None = None,
         lease: Lease | None = None,
+        keep: bool = False,
     ) -> None:
         self._target = target
         self._drafting = drafting
@@ -103,6 +106,7 @@ class SpeculativeDecoder:
         self._observer = observer
         self._steps = steps
         self._lease = lease
+        self._keep = keep
         self.statistics = Statistics()
         """Of the last generation."""
         self.finish_reason = ""
@@ -169,8 +173,10 @@ class SpeculativeDecoder:
             drafter = DraftSide(self._drafting, draft, chance, stats, self._steps)
 
         started = perf_counter()
-        target.truncate(0)
-        body = np.asarray(prompt[:-1], dtype=np.int64)
+        # The last token is read with the first round.
+        stats.prompt_kept = held_of(target, prompt[:-1]) if self._keep else 0
+        target.truncate(stats.prompt_kept)
+        body = np.asarray(prompt[stats.prompt_kept : -1], dtype=np.int64)
         for begin in range(0, len(body), PROMPT_CHUNK):
             if cancelled.is_set():
                 break

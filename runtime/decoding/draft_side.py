@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from omnidraft._native import Draft, Generator, Lookup, NgramCache, Proposal, Verdict
 from omnidraft.runtime.decoding.policy import DraftLengthPolicy, Fixed, Outcome
 from omnidraft.runtime.decoding.translation import DraftContext, Speller
-from omnidraft.runtime.engines.model import CausalModel, HiddenStates
+from omnidraft.runtime.engines.model import CausalModel, HiddenStates, KnowsTokens
 from omnidraft.runtime.statistics import Statistics
 
 MAX_LOOKUP = 16
@@ -44,6 +44,8 @@ class Drafting:
         head: predicts acceptance in place of the drafter's own probabilities, where the drafter's
             engine gives hidden states (``HiddenStates``).
         lookup: finds what followed in the text before; it is emptied when a generation begins.
+        keep: begin with what the drafter's KV cache holds of the context. Its logits may then
+            differ in the last bits from those of an empty one, and so what is drafted.
     """
 
     model: CausalModel
@@ -53,6 +55,7 @@ class Drafting:
     policy: DraftLengthPolicy = field(default_factory=lambda: Fixed(4))
     head: AcceptanceHead | None = None
     lookup: Lookup | None = None
+    keep: bool = False
 
 
 class StepObserver(Protocol):
@@ -113,7 +116,7 @@ class DraftSide:
         self._stats = stats
         self._observer = observer
         self._context = DraftContext(drafting.speller, drafting.cache, drafting.begin)
-        self._reader = _Reader(drafting.model, self._context.tokens)
+        self._reader = _Reader(drafting.model, self._context.tokens, drafting.keep)
         # Of the round under way.
         self._target_length = 0
         self._rows = 0
@@ -260,19 +263,21 @@ class _Reader:
     """Follows which tokens of a context the drafter's KV cache holds.
 
     Args:
-        model: its KV cache is emptied.
+        model: whose KV cache it is.
         tokens: the context, which grows at its end.
+        keep: go on with what the KV cache holds, instead of emptying it.
 
     Attributes:
         fed: the tokens in the KV cache.
     """
 
-    def __init__(self, model: CausalModel, tokens: list[int]) -> None:
-        self.fed: list[int] = []
+    def __init__(self, model: CausalModel, tokens: list[int], keep: bool) -> None:
+        known = keep and isinstance(model, KnowsTokens)
+        self.fed = list(model.held) if known else []  # type: ignore[attr-defined]
         self._model = model
         self._tokens = tokens
         self._agreed = 0  # tokens at the beginning of both that are known to agree
-        model.truncate(0)
+        model.truncate(len(self.fed))
 
     @property
     def unread(self) -> int:

@@ -60,6 +60,22 @@ class CausalModel(Protocol):
 
 
 @runtime_checkable
+class KnowsTokens(Protocol):
+    """A model that knows which tokens its KV cache holds."""
+
+    @property
+    def held(self) -> Sequence[int]:
+        """They, in order: ``length`` of them."""
+
+
+def held_of(model: CausalModel, tokens: Sequence[int]) -> int:
+    """How many of the first tokens a KV cache holds, as far as the model knows."""
+    held = model.held if isinstance(model, KnowsTokens) else ()
+    count = min(len(held), len(tokens))
+    return next((i for i in range(count) if held[i] != tokens[i]), count)
+
+
+@runtime_checkable
 class LimitedContext(Protocol):
     """A model that may have been opened for shorter sequences than it was made for."""
 

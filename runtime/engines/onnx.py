@@ -58,7 +58,7 @@ class OnnxModel:
         graph = folder / description.graph
         self._vocab_size = description.vocab_size
         self._own_length = description.context_length
-        self._length = 0
+        self._held: list[int] = []
 
         self._threads = min(threads, description.max_threads or threads)
         self.least_pass = description.measured.get(self._threads, Measured(0)).least_pass
@@ -121,7 +121,12 @@ class OnnxModel:
     @property
     def length(self) -> int:
         """Number of tokens in the KV cache."""
-        return self._length
+        return len(self._held)
+
+    @property
+    def held(self) -> Sequence[int]:
+        """See ``KnowsTokens``."""
+        return self._held
 
     @property
     def max_length(self) -> int:
@@ -179,16 +184,16 @@ class OnnxModel:
         for start in range(0, count, MAX_PASS):
             part = ids[start : start + MAX_PASS]
             wanted = min(len(part), max(0, start + len(part) - (count - rows)))
-            self._pass(part, self._length + start, done, wanted)
+            self._pass(part, self.length + start, done, wanted)
             done += wanted
-        self._length += count
+        self._held += ids.tolist()
         self._last_row = rows - 1
         return self._rows["logits"][0, :rows]
 
     def truncate(self, length: int) -> None:
         """Keep the first ``length`` tokens of the KV cache: see ``CausalModel.truncate``."""
         check_truncation(self, length)
-        self._length = length
+        del self._held[length:]
 
     @property
     def adapter(self) -> LoraWeights | None:
@@ -207,7 +212,7 @@ class OnnxModel:
         for name, values in complete_adapter(adapter, self._lora_sizes).items():
             self._bind_input(name, values)
         self._adapter = adapter
-        self._length = 0
+        self._held.clear()
 
     def _pass(self, tokens: NDArray[np.int64], past: int, row: int, rows: int) -> None:
         """Run the graph once; write the last ``rows`` rows of logits from row ``row`` on."""

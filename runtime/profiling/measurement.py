@@ -74,6 +74,7 @@ class Measurement:
         """
         target, drafter = session.target.model, session.drafter and session.drafter.model
         assert isinstance(target, RecordedModel) and isinstance(drafter, RecordedModel)
+        session.forget()  # every prompt is read whole
         target.clear()
         drafter.clear()
         tokens: list[int] = []
