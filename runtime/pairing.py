@@ -87,7 +87,7 @@ class Pairing:
             self._speller,
             begin=() if bos is None else (bos,),
             policy=self._policy(options),
-            head=self.learner.head if self.learner else None,
+            scorer=self.learner.scorer if self.learner else None,
             lookup=lookup if options.draft_length == "auto" else None,
             keep=not options.repeatable,
         )
@@ -129,7 +129,7 @@ class Pairing:
         # How much is accepted depends on the temperature more than on anything else, and what a
         # score says of it on whose it is.
         temperature = round(min(2.0, options.sampling.temperature), 1)
-        kind = (temperature, bool(self.learner and self.learner.head))
+        kind = (temperature, bool(self.learner and self.learner.scorer))
         if kind not in self._policies:
             self._policies[kind] = CostAware(self.costs)
         return self._policies[kind]

@@ -26,15 +26,14 @@ from omnidraft.runtime.decoding.policy import Fixed
 from omnidraft.runtime.engines.model import HiddenStates
 from omnidraft.runtime.engines.onnx import OnnxModel
 from omnidraft.runtime.errors import DamagedFileError
-from omnidraft.runtime.learning.head import (
+from omnidraft.runtime.learning.head import AcceptanceHead, scorer_of
+from omnidraft.runtime.learning.head_trainer import (
     TESTS,
-    AcceptanceHead,
     HeadTrainer,
     HeadTraining,
-    Lessons,
     cross_entropy,
-    position_labels,
 )
+from omnidraft.runtime.learning.lessons import Lessons, position_labels
 from omnidraft.runtime.learning.objective import Detail
 from omnidraft.runtime.learning.observations import AdaptationBuffer, direct_mapping
 from omnidraft.runtime.learning.trace import DraftTrace
@@ -355,15 +354,15 @@ def head_for(parity: int) -> AcceptanceHead:
 def test_a_draft_ends_where_the_head_says_so(parity: int) -> None:
     pair = toy_pair(6)
     target = ToyModel(len(pair.target), 3)
-    drafting = pair.drafting(4)
     model = Seeing(len(pair.drafter), 4)
-    drafting = replace(drafting, model=model, policy=Fixed(6, 0.5), head=head_for(parity))
+    scorer = scorer_of(head_for(parity), model)
+    drafting = replace(pair.drafting(4), model=model, policy=Fixed(6, 0.5), scorer=scorer)
     decoder = SpeculativeDecoder(target, drafting)
     assert [e.token for e in decoder.generate([1], 40)] == plain_greedy(target, [1], 40)
     # Every step after the first of a round fed the token drawn before, after which the head was
     # sure: it read the state after the token before that.
     lengths = decoder.statistics.draft_tokens / decoder.statistics.rounds
-    without = SpeculativeDecoder(target, replace(drafting, head=None, policy=Fixed(6)))
+    without = SpeculativeDecoder(target, replace(drafting, scorer=None, policy=Fixed(6)))
     list(without.generate([1], 40))
     assert 1 < lengths < without.statistics.draft_tokens / without.statistics.rounds
 
@@ -454,7 +453,8 @@ def test_sampled_answers_stay_the_targets_while_a_head_decides(parity: int) -> N
     pair = toy_pair(6)
     target = ToyModel(len(pair.target), 3)
     model = Seeing(len(pair.drafter), 4)
-    drafting = replace(pair.drafting(4), model=model, policy=Fixed(6, 0.5), head=head_for(parity))
+    scorer = scorer_of(head_for(parity), model)
+    drafting = replace(pair.drafting(4), model=model, policy=Fixed(6, 0.5), scorer=scorer)
     size, runs = len(pair.target), 1500
     counts, drafted = np.zeros((size, size)), set()
     for seed in range(runs):
@@ -473,16 +473,11 @@ def test_sampled_answers_stay_the_targets_while_a_head_decides(parity: int) -> N
     assert chisquare(seen, wanted).pvalue > 1e-4
 
 
-def test_a_head_of_another_width_is_not_used() -> None:
-    pair = toy_pair(6)
-    target = ToyModel(len(pair.target), 3)
-    drawn = []
-    for head in (None, AcceptanceHead(SIZE + 1)):
-        drafting = replace(pair.drafting(4), model=Seeing(len(pair.drafter), 4), head=head)
-        decoder = SpeculativeDecoder(target, replace(drafting, policy=Fixed(6, 0.3)))
-        list(decoder.generate([1], 40))
-        drawn.append(decoder.statistics.draft_tokens)
-    assert drawn[0] == drawn[1]
+def test_a_head_is_not_used_where_it_cannot_read() -> None:
+    """Of another width, or without hidden states."""
+    assert scorer_of(AcceptanceHead(SIZE), Seeing(4)) is not None
+    assert scorer_of(AcceptanceHead(SIZE + 1), Seeing(4)) is None
+    assert scorer_of(AcceptanceHead(SIZE), ToyModel(4)) is None
 
 
 def test_an_exported_drafter_tells_its_hidden_states(tmp_path: Path) -> None:

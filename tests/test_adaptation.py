@@ -41,7 +41,8 @@ from omnidraft.runtime.errors import (
 from omnidraft.runtime.learning import trial as trial_module
 from omnidraft.runtime.learning import worker as worker_module
 from omnidraft.runtime.learning.batches import batches
-from omnidraft.runtime.learning.head import AcceptanceHead, HeadTrainer
+from omnidraft.runtime.learning.head import AcceptanceHead
+from omnidraft.runtime.learning.head_trainer import HeadTrainer
 from omnidraft.runtime.learning.learner import AdapterChoice
 from omnidraft.runtime.learning.objective import LOSSES, Objective
 from omnidraft.runtime.learning.observations import (

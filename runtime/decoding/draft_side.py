@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import NamedTuple, Protocol
@@ -13,22 +13,13 @@ from numpy.typing import NDArray
 from omnidraft._native import Draft, Generator, Lookup, NgramCache, Proposal, Verdict
 from omnidraft.runtime.decoding.policy import DraftLengthPolicy, Fixed, Outcome
 from omnidraft.runtime.decoding.translation import DraftContext, Speller
-from omnidraft.runtime.engines.model import CausalModel, HiddenStates, KnowsTokens
+from omnidraft.runtime.engines.model import CausalModel, KnowsTokens
 from omnidraft.runtime.statistics import Statistics
 
 MAX_LOOKUP = 16
 """Most tokens that a round takes from a lookup."""
 _USUAL_DRAFT = 32
 """Draft tokens that a round has room for in the drafter's context, before any are drawn."""
-
-
-class AcceptanceHead(Protocol):
-    """Predicts whether a draft token will be accepted: see ``learning.head``."""
-
-    hidden_size: int
-
-    def score(self, hidden: NDArray[np.float32], confidence: float) -> float:
-        """The probability, from the drafter's hidden state, float32 [hidden_size], and its own."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +32,8 @@ class Drafting:
         speller: translates target tokens into draft tokens.
         begin: draft tokens that open every context (beginning of text).
         policy: decides how many tokens each round drafts; it learns during generation.
-        head: predicts acceptance in place of the drafter's own probabilities, where the drafter's
-            engine gives hidden states (``HiddenStates``).
+        scorer: from the drafter's largest probability, how likely the token drawn last is to be
+            accepted, as the policy is told; None: as likely as that probability.
         lookup: finds what followed in the text before; it is emptied when a generation begins.
         keep: begin with what the drafter's KV cache holds of the context. Its logits may then
             differ in the last bits from those of an empty one, and so what is drafted.
@@ -53,7 +44,7 @@ class Drafting:
     speller: Speller
     begin: tuple[int, ...] = ()
     policy: DraftLengthPolicy = field(default_factory=lambda: Fixed(4))
-    head: AcceptanceHead | None = None
+    scorer: Callable[[float], float] | None = None
     lookup: Lookup | None = None
     keep: bool = False
 
@@ -123,12 +114,6 @@ class DraftSide:
         self._steps = 0  # those in vain included
         self._found: list[int] = []  # target tokens that lookup would propose
         self._match = 0
-        self._states: HiddenStates | None = None
-        self._head: AcceptanceHead | None = None
-        model, head = drafting.model, drafting.head
-        if isinstance(model, HiddenStates) and model.hidden_size:
-            self._states = model
-            self._head = head if head and head.hidden_size == model.hidden_size else None
 
     @property
     def context(self) -> Sequence[int]:
@@ -204,6 +189,7 @@ class DraftSide:
     def _draw(self, limit: int) -> None:
         """Draw draft tokens, at most ``limit``, while the policy goes on."""
         policy, model = self._drafting.policy, self._drafting.model
+        scorer = self._drafting.scorer
         # The first step catches up with what the target has said since.
         feed = self._reader.catch_up(limit) if limit else []
         for _ in range(limit):
@@ -221,20 +207,14 @@ class DraftSide:
                 break
             self._stats.draft_seconds += after - before
             self._stats.native_seconds += perf_counter() - after
+            confidence = self._draft.confidence
             if self._observer is not None:
-                self._observer.step(logits[0], self._draft.confidence)
+                self._observer.step(logits[0], confidence)
             if token < 0:
                 break
-            if not policy.go_on(self._score()):
+            if not policy.go_on(confidence if scorer is None else scorer(confidence)):
                 break
             feed = [token]
-
-    def _score(self) -> float:
-        """How likely the token drawn last is to be accepted, by the head or the drafter."""
-        confidence = self._draft.confidence
-        if self._states is None or self._head is None:
-            return confidence
-        return self._head.score(self._states.last_hidden(), confidence)
 
     def _take(self, proposal: Proposal, verdict: Verdict) -> None:
         """Take the round's tokens into the context, n-grams into the cache."""

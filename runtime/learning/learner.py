@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,7 +16,8 @@ from omnidraft._native import CacheDamagedError, CacheMismatchError, VocabularyP
 from omnidraft.runtime.engines.model import HiddenStates, TakesAdapters, use_adapter
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.learning.adapter import Adapter, Metadata, model_key
-from omnidraft.runtime.learning.head import AcceptanceHead, HeadProgress, HeadTrainer
+from omnidraft.runtime.learning.head import AcceptanceHead, scorer_of
+from omnidraft.runtime.learning.head_trainer import HeadProgress, HeadTrainer
 from omnidraft.runtime.learning.observations import AdaptationBuffer, direct_mapping
 from omnidraft.runtime.learning.store import AdapterStore
 from omnidraft.runtime.learning.trainer import LearningOptions, OnlineTrainer
@@ -128,6 +130,11 @@ class Learner:
             )
             self.head = self.trainer.proven_head
         self._saved = self._changes()
+
+    @property
+    def scorer(self) -> Callable[[float], float] | None:
+        """See ``Drafting.scorer``; None while there is no proven head."""
+        return scorer_of(self.head, self._model) if self.head is not None else None
 
     def begin(self) -> None:
         """Before a prompt is read: learning pauses, and what was learned comes into use."""

@@ -35,8 +35,7 @@ from numpy.typing import NDArray
 from omnidraft._native import VocabularyPair
 from omnidraft.runtime.decoding.decoder import Round
 from omnidraft.runtime.engines.model import HiddenStates
-from omnidraft.runtime.learning.head import Lessons
-from omnidraft.runtime.learning.lessons import lessons_of
+from omnidraft.runtime.learning.lessons import Lessons, lessons_of
 from omnidraft.runtime.learning.objective import Detail
 from omnidraft.runtime.learning.trace import DraftTrace
 

@@ -29,13 +29,9 @@ from numpy.typing import NDArray
 
 from omnidraft.runtime.errors import DamagedFileError
 from omnidraft.runtime.learning.batches import LearningBatch, batches
-from omnidraft.runtime.learning.head import (
-    AcceptanceHead,
-    HeadProgress,
-    HeadTrainer,
-    HeadTraining,
-    Lessons,
-)
+from omnidraft.runtime.learning.head import AcceptanceHead
+from omnidraft.runtime.learning.head_trainer import HeadProgress, HeadTrainer, HeadTraining
+from omnidraft.runtime.learning.lessons import Lessons
 from omnidraft.runtime.learning.objective import LEARNING_RATES, Objective
 from omnidraft.runtime.learning.observations import Mapping, ObservedPrompt
 from omnidraft.runtime.learning.optimizer import AdamW
