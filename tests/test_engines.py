@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -13,16 +14,19 @@ import pytest
 from needs import needs
 from onnx import parser
 from tiny import write_target
+from toy import ToyModel
 
-from omnidraft.runtime.engines import engine_of, open_engine
+from omnidraft.runtime.engines import ENGINES, engine_of, open_engine, registry
 from omnidraft.runtime.engines.external_onnx import ExternalOnnxModel
 from omnidraft.runtime.engines.invariance import batch_noise
 from omnidraft.runtime.engines.model import CausalModel, reserve_cache
+from omnidraft.runtime.engines.registry import EngineSpec
 from omnidraft.runtime.errors import (
     ContextOverflowError,
     DamagedFileError,
     ModelNotFoundError,
     OmniDraftError,
+    OptionError,
 )
 
 VOCAB, HEADS, SIZE = 50, 2, 8
@@ -173,6 +177,57 @@ def test_decoder_with_growing_cache(name: str, merged: bool, half: bool, tmp_pat
     (tmp_path / "config.json").write_text('{"max_position_embeddings": 64}')
     assert engine_of(tmp_path) == "external-onnx"
     check_contract(open_engine(tmp_path), 1e-4 if not half else 1e-2)
+
+
+def test_what_a_path_holds_chooses_the_engine(tmp_path: Path) -> None:
+    for name, files, engine in (
+        ("gguf", ["model.gguf"], "transformers"),
+        ("graph", ["model.onnx"], "external-onnx"),
+        ("checkpoint", ["folder/config.json", "folder/model.safetensors"], "transformers"),
+        ("decoder", ["folder/config.json", "folder/onnx/model.onnx"], "external-onnx"),
+        (
+            "both",
+            ["folder/config.json", "folder/model.safetensors", "folder/onnx/model.onnx"],
+            "transformers",
+        ),
+        (
+            "genai",
+            ["folder/genai_config.json", "folder/config.json", "folder/model.safetensors"],
+            "external-onnx",
+        ),
+        ("converted", ["folder/omnidraft-model.json", "folder/model.onnx"], "onnx"),
+    ):
+        for file in files:
+            path = tmp_path / name / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"{}")
+        path = tmp_path / name / files[0].split("/")[0]
+        assert engine_of(path) == engine, name
+
+
+def test_a_new_engine_is_a_file_and_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = []
+
+    def load(path: Path, threads: int, context: int | None) -> CausalModel:
+        loaded.append((path, threads, context))
+        return ToyModel(5)
+
+    path = tmp_path / "model.made-up"
+    with pytest.raises(ModelNotFoundError, match=r"holds no model\. Known are: a folder that"):
+        engine_of(path)
+    path.touch()
+    spec = EngineSpec(load=load, opens=lambda path: path.suffix == ".made-up", what="a wish")
+    module = SimpleNamespace(ENGINE=spec)
+    monkeypatch.setitem(sys.modules, "omnidraft.runtime.engines.made_up", module)
+    with pytest.raises(OptionError, match="engine must be one of onnx, "):
+        open_engine(path, "made-up")
+    monkeypatch.setattr(registry, "ENGINES", (*ENGINES, "made-up"))
+    assert open_engine(path, threads=3).vocab_size == 5
+    assert loaded == [(path, 3, None)]
+    with pytest.raises(OptionError, match="made-up takes no context"):
+        open_engine(path, context=9)
+    with pytest.raises(ModelNotFoundError, match="a wish"):
+        engine_of(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omnidraft.runtime.engines.model import check_pass, check_truncation
+from omnidraft.runtime.engines.registry import EngineSpec
 from omnidraft.runtime.errors import DamagedFileError, MissingDependencyError
 from omnidraft.runtime.quiet import quiet
 from omnidraft.runtime.storage.bundle import Bundle
@@ -167,3 +168,6 @@ def _load_runtime(threads: int) -> tuple[Any, Any]:
     if bindings._threadpool_get_thread_count() != threads:
         bindings._unsafe_reset_threadpool(threads)
     return torch, bindings
+
+
+ENGINE = EngineSpec(load=lambda path, threads, _: ExecuTorchModel(path, threads=threads))

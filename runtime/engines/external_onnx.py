@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from omnidraft.runtime.engines.model import check_pass, check_truncation, reserve_cache
 from omnidraft.runtime.engines.onnx_session import cpu_session
+from omnidraft.runtime.engines.registry import EngineSpec
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
+from omnidraft.runtime.storage.checkpoints import is_checkpoint
 
 # optimum's and transformers.js's names, the exact ones before the quantized ones.
 _DECODER_FILES = (
@@ -269,3 +271,23 @@ def _read_json(path: Path) -> dict[str, Any]:
         return value
     except ValueError as error:
         raise DamagedFileError(f"{path} is damaged: {error}.") from error
+
+
+def _opens(path: Path) -> bool:
+    if path.is_file():
+        return path.suffix == ".onnx"
+    if (path / "genai_config.json").is_file():
+        return True
+    # Of a folder that holds the weights, too, these are converted: the result is batch-invariant.
+    return path.is_dir() and not is_checkpoint(path) and find_decoder(path) is not None
+
+
+ENGINE = EngineSpec(
+    load=lambda path, threads, context: ExternalOnnxModel(
+        path, threads=threads, max_length=context
+    ),
+    opens=_opens,
+    what="a folder with an ONNX decoder (genai_config.json, model.onnx or "
+    "onnx/decoder_model_merged.onnx) and tokenizer.json",
+    takes_context=True,
+)

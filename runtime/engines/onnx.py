@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from omnidraft.runtime.engines.environment import Measured, measured_here
 from omnidraft.runtime.engines.model import check_pass, check_truncation, reserve_cache
 from omnidraft.runtime.engines.onnx_session import cpu_session
+from omnidraft.runtime.engines.registry import EngineSpec
 from omnidraft.runtime.storage.lora import LoraWeights, complete_adapter, sizes_beside_rank
-from omnidraft.runtime.storage.manifest import BUNDLE_FILE, Manifest
+from omnidraft.runtime.storage.manifest import BUNDLE_FILE, MANIFEST_FILE, Manifest
 
 GRAPH_FILE = "model.onnx"
 # The graph sees a prefix of the cache, of this granularity: two tiles of kernels_native/.
@@ -290,3 +291,11 @@ def _describe(folder: Path) -> _Description:
         manifest.max_threads,
         measured_here(manifest),
     )
+
+
+ENGINE = EngineSpec(
+    load=lambda path, threads, context: OnnxModel(path, threads=threads, max_length=context),
+    opens=lambda path: (path / MANIFEST_FILE).is_file(),
+    what="a folder that omnidraft converted or exported",
+    takes_context=True,
+)

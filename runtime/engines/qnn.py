@@ -15,6 +15,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from omnidraft.runtime.engines.model import check_pass, check_truncation
+from omnidraft.runtime.engines.registry import EngineSpec
 from omnidraft.runtime.errors import DamagedFileError, MissingDependencyError, OmniDraftError
 from omnidraft.runtime.quiet import quiet
 from omnidraft.runtime.storage.bundle import Bundle, Soc
@@ -254,3 +255,6 @@ def npu_session(graph: Path, options: ort.SessionOptions) -> ort.InferenceSessio
     """
     with quiet():
         return ort.InferenceSession(str(graph), options)
+
+
+ENGINE = EngineSpec(load=lambda path, threads, _: QnnModel(path, threads=threads))

@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omnidraft.runtime.engines.model import check_pass, check_truncation
-from omnidraft.runtime.errors import (
-    DamagedFileError,
-    MissingDependencyError,
-)
+from omnidraft.runtime.engines.registry import EngineSpec
+from omnidraft.runtime.errors import DamagedFileError, MissingDependencyError
+from omnidraft.runtime.storage.checkpoints import is_checkpoint
 
 
 class TransformersModel:
@@ -120,3 +119,11 @@ class TransformersModel:
             # Negative: how many tokens go. Newer versions accept nothing else.
             self._cache.crop(length - self._length)
         self._length = length
+
+
+ENGINE = EngineSpec(
+    load=lambda path, threads, _: TransformersModel(path, threads=threads),
+    opens=is_checkpoint,
+    what="a .gguf file; a folder with config.json and *.safetensors",
+    checkpoints=True,
+)

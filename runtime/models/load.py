@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from omnidraft.runtime.engines import Engine, engine_of, open_engine
+from omnidraft.runtime.engines import Engine, engine_of, engine_spec, open_engine
 from omnidraft.runtime.engines.environment import measured_here
 from omnidraft.runtime.engines.invariance import measure_invariance
 from omnidraft.runtime.engines.model import CausalModel
@@ -81,7 +81,7 @@ def load_model(
             f"threads must be at most {most} here, not {threads}: more than there are cores wait "
             "for each other"
         )
-    if engine == "transformers":
+    if engine is not None and engine_spec(engine).checkpoints:
         path = resolve_checkpoint(name, progress=progress)
     else:
         path = resolve(name, quantization, progress=progress)

@@ -10,7 +10,7 @@ from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from omnidraft.runtime.engines import engine_of
+from omnidraft.runtime.engines import engine_of, engine_spec
 from omnidraft.runtime.errors import (
     MissingDependencyError,
     ModelNotFoundError,
@@ -85,7 +85,7 @@ def _plan(name: str) -> _Plan:
         return _Plan(None, key, True, weights=20_000_000, notes=notes, here=drafter)
     path = expanded(name)
     if path.exists():
-        if engine_of(path) != "transformers":
+        if not engine_spec(engine_of(path)).checkpoints:
             return _Plan(path)
         key = f"{path.resolve().stem}-{content_key(path)}"
         notes = {"name": str(path.resolve())}

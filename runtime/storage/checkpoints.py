@@ -11,6 +11,13 @@ from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
 from omnidraft.runtime.storage.manifest import file_sha256
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Whether a path is a GGUF file, or a folder with config.json and safetensors."""
+    if path.is_file():
+        return path.suffix == ".gguf"
+    return (path / "config.json").is_file() and any(path.glob("*.safetensors"))
+
+
 def source_files(source: Path) -> list[Path]:
     """Files that a checkpoint's content depends on, in a fixed order."""
     if source.is_file():

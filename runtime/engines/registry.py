@@ -1,0 +1,101 @@
+"""Which engines there are, and which of them opens a path.
+
+To add an engine write ``engines/NAME.py`` with a ``CausalModel`` and an ``ENGINE`` that describes
+it, and add its name to ``Engine``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Literal, get_args
+
+from omnidraft.runtime.engines.model import CausalModel
+from omnidraft.runtime.errors import ModelNotFoundError, OptionError
+from omnidraft.runtime.storage.manifest import BUNDLE_FILE
+
+Engine = Literal["onnx", "external-onnx", "transformers", "qnn", "executorch"]
+"""``onnx``: a folder converted or exported here; ``qnn``, ``executorch``: bundles for these;
+``external-onnx``: a decoder that onnxruntime-genai's builder, optimum or transformers.js wrote;
+``transformers``: a checkpoint, run by PyTorch. A path is opened by the first of them that can."""
+ENGINES: tuple[Engine, ...] = get_args(Engine)
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """What there is to know of an engine before it is used.
+
+    Args:
+        load: opens a path with so many threads and, if ``takes_context``, a longest sequence.
+        opens: whether a path, which is no bundle, holds what the engine runs. A bundle names its
+            engine itself.
+        what: what that is, for people; "": only bundles.
+        takes_context: whether the longest sequence can be chosen.
+        checkpoints: whether it runs checkpoints as they were published. Unless such an engine is
+            asked for by name, checkpoints are converted.
+    """
+
+    load: Callable[[Path, int, int | None], CausalModel]
+    opens: Callable[[Path], bool] = lambda path: False
+    what: str = ""
+    takes_context: bool = False
+    checkpoints: bool = False
+
+
+def engine_spec(engine: Engine) -> EngineSpec:
+    """The ``ENGINE`` of an engine's file, which is imported only now.
+
+    Raises:
+        OptionError: there is no such engine.
+    """
+    if engine not in ENGINES:
+        raise OptionError(f"engine must be one of {', '.join(ENGINES)}, not {engine!r}")
+    module = import_module(f"omnidraft.runtime.engines.{engine.replace('-', '_')}")
+    spec: EngineSpec = module.ENGINE
+    return spec
+
+
+def engine_of(path: Path) -> Engine:
+    """The engine that can run what a path holds as it is.
+
+    Args:
+        path: a folder, a GGUF file or an ONNX file.
+
+    Raises:
+        ModelNotFoundError: it holds no model that is known here.
+    """
+    if (path / BUNDLE_FILE).is_file():
+        from omnidraft.runtime.storage.bundle import Bundle
+
+        return Bundle.load(path, checksums=False).backend
+    for engine in ENGINES:
+        if engine_spec(engine).opens(path):
+            return engine
+    known = [what for engine in ENGINES if (what := engine_spec(engine).what)]
+    raise ModelNotFoundError(f"{path} holds no model. Known are: {'; '.join(known)}.")
+
+
+def open_engine(
+    path: Path, engine: Engine | None = None, *, threads: int = 2, context: int | None = None
+) -> CausalModel:
+    """Load the model a path holds.
+
+    Args:
+        path: a folder, a GGUF file or an ONNX file.
+        engine: default: the one that ``engine_of`` names.
+        threads: threads for one pass.
+        context: longest sequence in tokens; None: the engine's default.
+
+    Raises:
+        OptionError: the engine takes no ``context``, or there is no such engine.
+        ModelNotFoundError: the path holds no model that the engine runs.
+        DamagedFileError: a file cannot be read.
+        MissingDependencyError: the engine needs an optional package.
+    """
+    engine = engine or engine_of(path)
+    spec = engine_spec(engine)
+    if context is not None and not spec.takes_context:
+        raise OptionError(f"the engine {engine} takes no context: its models hold what they hold")
+    return spec.load(path, threads, context)
