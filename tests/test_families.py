@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +46,7 @@ class Family:
         gguf_type: as llama.cpp names it; nothing: it has no GGUF files of its own.
         interleaved: rows of queries and keys lie pair by pair.
         metadata: fields of the GGUF file beside the usual ones, without the family's name.
+        tensors: tensors of the GGUF file beside the model's.
     """
 
     model_type: str
@@ -52,6 +54,7 @@ class Family:
     gguf_type: str = ""
     interleaved: bool = False
     metadata: dict[str, float | int] = field(default_factory=dict)
+    tensors: dict[str, list[float]] = field(default_factory=dict)
 
 
 FAMILIES = {
@@ -65,6 +68,37 @@ FAMILIES = {
             "sliding_window": WINDOW,
             "layer_types": ["sliding_attention", "full_attention"] * 2,
         },
+    ),
+    "phi3": Family("phi3", {}, "phi3"),
+    "phi3-long": Family(
+        "phi3",
+        {
+            "num_hidden_layers": 2,
+            "original_max_position_embeddings": 64,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 10000.0,
+                "partial_rotary_factor": 0.5,
+                "short_factor": [1.0, 1.1, 1.5, 3.0],
+                "long_factor": [2.0, 3.0, 7.0, 20.0],
+            },
+        },
+        "phi3",
+        metadata={
+            "rope.dimension_count": 8,
+            "rope.scaling.original_context_length": 64,
+            "rope.scaling.attn_factor": math.sqrt(1 + math.log(8) / math.log(64)),
+        },
+        tensors={
+            "rope_factors_short.weight": [1.0, 1.1, 1.5, 3.0],
+            "rope_factors_long.weight": [2.0, 3.0, 7.0, 20.0],
+        },
+    ),
+    "phi3-window": Family(
+        "phi3",
+        {"num_key_value_heads": 4, "sliding_window": WINDOW, "tie_word_embeddings": True},
+        "phi3",
+        metadata={"attention.sliding_window": WINDOW},
     ),
     "qwen3": Family("qwen3", {"head_dim": 32}, "qwen3"),
     "qwen3-window": Family(
@@ -132,6 +166,8 @@ def write_gguf(path: Path, family: Family, model: Any) -> Path:
             value = value.reshape(count, 2, -1, *value.shape[1:]).swapaxes(1, 2)
             value = value.reshape(tensor.shape)
         writer.add_tensor(stored, np.ascontiguousarray(value))
+    for stored, values in family.tensors.items():
+        writer.add_tensor(stored, np.array(values, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -167,6 +203,12 @@ def test_logits_equal_transformers(name: str, tmp_path: Path, references: dict[s
         for start, stop in ((11, 12), (12, 25), (25, 26), (26, 40)):
             part = model.forward(tokens[start:stop])
             np.testing.assert_allclose(part, expected[start:stop], rtol=0, atol=1e-4)
+
+
+def test_longrope_ends_where_training_did(tmp_path: Path, references: dict[str, Any]) -> None:
+    """Beyond that its other factors hold, for the keys that are in the cache already, too."""
+    for source in sources("phi3-long", tmp_path, references):
+        assert convert(source, tmp_path / "out", "8bit").context_length == 64
 
 
 @pytest.mark.parametrize("name", FAMILIES)

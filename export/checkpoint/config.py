@@ -12,6 +12,7 @@ from omnidraft.runtime.errors import DamagedFileError
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Size = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class _Read(BaseModel):
@@ -28,10 +29,14 @@ class RopeScaling(_Read):
     low_freq_factor: Positive | None = None
     high_freq_factor: Positive | None = None
     original_max_position_embeddings: Positive | None = None
+    short_factor: list[Positive] | None = None
+    attention_factor: Positive | None = None
+    partial_rotary_factor: Share | None = None
 
     @property
     def kind(self) -> str:
-        return self.rope_type or self.type or "default"
+        kind = self.rope_type or self.type or "default"
+        return "longrope" if kind == "su" else kind
 
     @model_validator(mode="after")
     def _complete(self) -> RopeScaling:
@@ -43,6 +48,7 @@ class RopeScaling(_Read):
                 "high_freq_factor",
                 "original_max_position_embeddings",
             ],
+            "longrope": ["short_factor"],
         }
         for name in needed.get(self.kind, []):
             if getattr(self, name) is None:
@@ -82,7 +88,8 @@ class Config(_Read):
     tie_word_embeddings: bool | None = None
     attention_bias: bool = False
     layer_types: list[str] = []
-    partial_rotary_factor: float = 1.0
+    partial_rotary_factor: Share = 1.0
+    original_max_position_embeddings: Size | None = None
     # transformers 5 has rope_parameters, its predecessors the other two.
     rope_parameters: RopeParameters | None = None
     rope_theta: Positive = 10_000.0
@@ -98,6 +105,21 @@ class Config(_Read):
                 f"{self.vocab_size}"
             )
         return self
+
+    @property
+    def rotary_size(self) -> int:
+        """How many elements of a head are rotated."""
+        share = self.rope_parameters and self.rope_parameters.partial_rotary_factor
+        return int(self.head_size * (share or self.partial_rotary_factor))
+
+    @property
+    def trained_length(self) -> int:
+        """The context of a model before longrope stretched it."""
+        scaling = self.rope_parameters or self.rope_scaling
+        if scaling is None or scaling.kind != "longrope":
+            return self.max_position_embeddings
+        original = self.original_max_position_embeddings or scaling.original_max_position_embeddings
+        return min(int(original or self.max_position_embeddings), self.max_position_embeddings)
 
     @property
     def activation(self) -> str:

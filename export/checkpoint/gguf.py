@@ -19,6 +19,9 @@ from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
 
 # Arrays of a file longer than this are vocabularies; per-layer settings are shorter.
 LONG_ARRAY = 1024
+# What frequencies are divided by: in Llama 3, and by longrope within the length of training.
+_FREQUENCY_FACTORS = "rope_freqs.weight"
+_SHORT_FACTORS = "rope_factors_short.weight"
 
 
 def read_gguf(path: Path) -> Any:
@@ -128,8 +131,12 @@ class GgufCheckpoint(Reader):
         layers, hidden = get("block_count"), get("embedding_length")
         heads = get("attention.head_count")
         head_size = get("attention.key_length", hidden // heads)
-        if get("rope.dimension_count", head_size) != head_size:
+        rotary_size = get("rope.dimension_count", head_size)
+        if rotary_size != head_size and self._interleaved:
             raise unsupported(f"{self._source}: rotation of only a part of each head")
+        context = get("context_length")
+        if _SHORT_FACTORS in self._tensors:
+            context = min(context, get("rope.scaling.original_context_length", context))
         # As it would be for a Llama.
         decoder = Decoder(
             architecture=family.name,
@@ -140,7 +147,7 @@ class GgufCheckpoint(Reader):
             kv_heads=get("attention.head_count_kv", heads),
             head_size=head_size,
             vocab_size=int(self._shape("token_embd.weight")[0]),
-            context_length=get("context_length"),
+            context_length=context,
             norm_epsilon=get("attention.layer_norm_rms_epsilon"),
             query_scale=head_size**-0.5,
             activation=family.activation,
@@ -150,19 +157,29 @@ class GgufCheckpoint(Reader):
             qk_norm=family.qk_norm,
             post_norms=family.post_norms,
             windows=(None,) * layers,
-            ropes=(self._rope(get, head_size),) * layers,
+            ropes=(self._rope(get, head_size, rotary_size),) * layers,
+            rotary_size=rotary_size,
         )
         decoder = family.from_gguf(decoder, get)
         check_sound(decoder, str(self._source))
         return decoder
 
-    def _rope(self, get: Metadata, head_size: int) -> Rope:
+    def _rope(self, get: Metadata, head_size: int, rotary_size: int) -> Rope:
         kind = get("rope.scaling.type", "none")
-        scaling = None
-        if kind not in ("none", ""):
+        scaling, amplitude = None, 1.0
+        if _SHORT_FACTORS in self._tensors:
+            factors = self._read(_SHORT_FACTORS, 0, head_size).tolist()
+            scaling = RopeScaling(rope_type="longrope", short_factor=factors)
+            amplitude = get("rope.scaling.attn_factor", 1.0)
+        elif kind not in ("none", ""):
             scaling = RopeScaling(rope_type=kind, factor=float(get("rope.scaling.factor", 1.0)))
-        rope = rope_of(get("rope.freq_base", 10_000.0), head_size, scaling)
-        factors = "rope_freqs.weight"
-        if factors not in self._tensors:
+        rope = rope_of(
+            get("rope.freq_base", 10_000.0),
+            head_size,
+            scaling,
+            rotary_size=rotary_size,
+            amplitude=amplitude,
+        )
+        if _FREQUENCY_FACTORS not in self._tensors:
             return rope
-        return divided(rope, self._read(factors, 0, head_size))
+        return divided(rope, self._read(_FREQUENCY_FACTORS, 0, head_size))

@@ -82,10 +82,17 @@ class Reader(ABC):
 
     def _ordered(self, part: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The stored rows of a part in the order in which the decoder wants them."""
-        if part not in ("q", "k") or not self._interleaved:
+        if part not in ("q", "k", "q_norm", "k_norm"):
             return rows
-        half = self._decoder.head_size // 2
-        return rows.reshape(-1, half, 2).swapaxes(1, 2).reshape(-1)
+        size = self._decoder.head_size
+        if self._interleaved:
+            return rows.reshape(-1, size // 2, 2).swapaxes(1, 2).reshape(-1)
+        rotated = self._decoder.rotary_size
+        if rotated is None or rotated == size:
+            return rows
+        first, second, still = np.split(np.arange(size), (rotated // 2, rotated))
+        order = np.concatenate([first, still[: len(still) // 2], second, still[len(still) // 2 :]])
+        return rows.reshape(-1, size)[:, order].reshape(-1)
 
 
 def _sizes(decoder: Decoder, part: str) -> _Sizes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,15 @@ from omnidraft.runtime.errors import OmniDraftError
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary embedding, rotate-half convention; ``inverse_frequencies`` are [head_size/2]."""
+    """Rotary embedding, rotate-half convention.
+
+    Attributes:
+        inverse_frequencies: [head_size/2]; 0 where nothing rotates.
+        amplitude: what rotated elements are multiplied by.
+    """
 
     inverse_frequencies: tuple[float, ...]
+    amplitude: float = 1.0
 
     def table(self, length: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return cosine and sine, float32 [length, head_size/2]."""
@@ -26,55 +32,90 @@ class Rope:
             np.arange(length, dtype=np.float32),
             np.array(self.inverse_frequencies, dtype=np.float32),
         )
-        return np.cos(angles), np.sin(angles)
+        cosine, sine = np.cos(angles), np.sin(angles)
+        if self.amplitude != 1:
+            scale = np.where(np.array(self.inverse_frequencies) == 0, 1, self.amplitude)
+            return cosine * scale.astype(np.float32), sine * scale.astype(np.float32)
+        return cosine, sine
 
 
-def rope_of(base: float, head_size: int, scaling: RopeScaling | None = None) -> Rope:
-    """The rotation of heads of a size, with frequencies base ** (-2 i / head_size), scaled.
+def rope_of(
+    base: float,
+    head_size: int,
+    scaling: RopeScaling | None = None,
+    *,
+    rotary_size: int | None = None,
+    amplitude: float = 1.0,
+) -> Rope:
+    """The rotation of heads of a size, with frequencies base ** (-2 i / rotary_size), scaled.
+
+    Args:
+        rotary_size: elements of a head that are rotated; nothing: all.
 
     Raises:
         OmniDraftError: frequencies are scaled in a way that is not known.
     """
-    inverse = base ** -(np.arange(0, head_size, 2, dtype=np.float64) / head_size)
+    size = head_size if rotary_size is None else rotary_size
+    inverse = base ** -(np.arange(0, size, 2, dtype=np.float64) / size)
     scaling = scaling or RopeScaling()
     if scaling.kind == "linear":
         assert scaling.factor is not None
         inverse /= scaling.factor
     elif scaling.kind == "llama3":
         inverse = _llama3_frequencies(inverse, scaling)
+    elif scaling.kind == "longrope":
+        # Its other factors are for texts that are longer than what the model was trained with.
+        assert scaling.short_factor is not None
+        if len(scaling.short_factor) != len(inverse):
+            raise OmniDraftError(
+                f"longrope has {len(scaling.short_factor)} factors for {len(inverse)} frequencies."
+            )
+        inverse /= np.array(scaling.short_factor)
     elif scaling.kind != "default":
         raise OmniDraftError(
-            f"Rotary scaling '{scaling.kind}' is not supported. Supported: default, linear, llama3."
+            f"Rotary scaling '{scaling.kind}' is not supported. Supported: default, linear, "
+            "llama3, longrope."
         )
-    return _rope(inverse)
+    still = np.zeros((head_size - size) // 2)
+    return Rope(tuple(float(value) for value in (*inverse, *still)), amplitude)
 
 
 def ropes_of(config: Config) -> tuple[Rope, Rope]:
     """Rotations of the layers with full attention, and of those with a sliding window.
 
     Raises:
-        OmniDraftError: see ``rope_of``, or only a part of each head is to be rotated.
+        OmniDraftError: see ``rope_of``.
     """
-    if config.partial_rotary_factor != 1:
-        raise OmniDraftError("Rotation of only a part of each head is not supported.")
     parameters = config.rope_parameters
     if parameters is None:
-        rope = rope_of(config.rope_theta, config.head_size, config.rope_scaling)
+        rope = _of_config(config, config.rope_theta, config.rope_scaling)
         return rope, rope
     full = parameters.full_attention or parameters
     local = parameters.sliding_attention or parameters
     assert full.rope_theta and local.rope_theta
-    size = config.head_size
-    return rope_of(full.rope_theta, size, full), rope_of(local.rope_theta, size, local)
+    return _of_config(config, full.rope_theta, full), _of_config(config, local.rope_theta, local)
+
+
+def _of_config(config: Config, base: float, scaling: RopeScaling | None) -> Rope:
+    amplitude = 1.0
+    if scaling and scaling.kind == "longrope":
+        amplitude = scaling.attention_factor or _longrope_amplitude(config, scaling)
+    return rope_of(
+        base, config.head_size, scaling, rotary_size=config.rotary_size, amplitude=amplitude
+    )
+
+
+def _longrope_amplitude(config: Config, scaling: RopeScaling) -> float:
+    """LongRoPE (arXiv 2402.13753), equation 6."""
+    original = config.trained_length
+    factor = scaling.factor or config.max_position_embeddings / original
+    return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
 
 
 def divided(rope: Rope, factors: Sequence[float] | NDArray[np.float32]) -> Rope:
     """The rotation with each frequency divided by its factor."""
-    return _rope(np.array(rope.inverse_frequencies) / factors)
-
-
-def _rope(inverse: NDArray[np.float64]) -> Rope:
-    return Rope(tuple(float(value) for value in inverse))
+    inverse = np.array(rope.inverse_frequencies) / factors
+    return replace(rope, inverse_frequencies=tuple(float(value) for value in inverse))
 
 
 def _llama3_frequencies(inverse: NDArray[np.float64], scaling: RopeScaling) -> NDArray[np.float64]:

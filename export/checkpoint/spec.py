@@ -46,6 +46,9 @@ class Decoder:
     output_bias: bool = False
     qk_norm: bool = False
     post_norms: bool = False
+    # How many elements of a head are rotated, the first half of them with the second. The rows of
+    # queries and keys are read in an order in which a head's first half meets its second.
+    rotary_size: int | None = None  # all
     # A drafter's: its tokens are in the order of how often it proposes them, and those after the
     # first so many are not worth a row of the head.
     drafted_tokens: int | None = None
@@ -138,6 +141,8 @@ def check_sound(decoder: Decoder, source: str) -> None:
         reason = f"num_key_value_heads = {d.kv_heads} does not divide {d.heads} attention heads"
     elif d.head_size % 2 or d.head_size < 2:
         reason = f"head_dim = {d.head_size} is not even, as rotation needs it"
+    elif d.rotary_size is not None and (d.rotary_size % 2 or d.rotary_size < 2):
+        reason = f"{d.rotary_size} elements of a head are to be rotated, which must be even"
     elif len(d.windows) != d.layers:
         reason = f"layer_types names {len(d.windows)} of {d.layers} layers"
     if reason:
@@ -157,6 +162,7 @@ def check_drafts(decoder: Decoder, source: Path | str) -> None:
         "norms after its blocks": d.post_norms,
         "sliding windows": any(d.windows),
         "layers that rotate differently": len(set(d.ropes)) > 1,
+        "scaled rotation": any(rope.amplitude != 1 for rope in d.ropes),
         "scaled embeddings": d.embedding_scale != 1,
     }
     if found := [name for name, present in more.items() if present]:
