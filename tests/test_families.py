@@ -57,7 +57,29 @@ class Family:
     tensors: dict[str, list[float]] = field(default_factory=dict)
 
 
+GRANITE = {
+    "embedding_multiplier": 6.0,
+    "attention_multiplier": 0.4,
+    "residual_multiplier": 0.3,
+    "logits_scaling": 5.0,
+}
+
 FAMILIES = {
+    "granite": Family(
+        "granite",
+        GRANITE,
+        "granite",
+        True,
+        {
+            "embedding_scale": 6.0,
+            "attention.scale": 0.4,
+            "residual_scale": 0.3,
+            "logit_scale": 5.0,
+        },
+    ),
+    "granite-biases": Family(
+        "granite", GRANITE | {"attention_bias": True, "tie_word_embeddings": True}
+    ),
     "mistral": Family("mistral", {"sliding_window": WINDOW}),
     # Of no window its GGUF files know.
     "mistral-full": Family("mistral", {"sliding_window": None, "head_dim": 32}, "llama", True),

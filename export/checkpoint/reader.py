@@ -71,6 +71,8 @@ class Reader(ABC):
             )
         if self._norm_offset and part.endswith("norm"):
             values = values + np.float32(self._norm_offset)
+        if (scale := self._decoder.folded.get(part, 1.0)) != 1:
+            values = values * np.float32(scale)
         return values
 
     def _stack(self, part: str) -> list[str]:

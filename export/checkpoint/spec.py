@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -49,6 +49,8 @@ class Decoder:
     # How many elements of a head are rotated, the first half of them with the second. The rows of
     # queries and keys are read in an order in which a head's first half meets its second.
     rotary_size: int | None = None  # all
+    # By part: what its weights and biases are multiplied by when they are read.
+    folded: Mapping[str, float] = field(default_factory=dict)
     # A drafter's: its tokens are in the order of how often it proposes them, and those after the
     # first so many are not worth a row of the head.
     drafted_tokens: int | None = None
