@@ -122,6 +122,17 @@ FAMILIES = {
         "phi3",
         metadata={"attention.sliding_window": WINDOW},
     ),
+    "smollm3": Family("smollm3", {}, "smollm3", True),
+    "smollm3-window": Family(
+        "smollm3",
+        {
+            "attention_bias": True,
+            "no_rope_layers": [0, 1, 1, 0],
+            "use_sliding_window": True,
+            "sliding_window": WINDOW,
+            "tie_word_embeddings": False,
+        },
+    ),
     "qwen3": Family("qwen3", {"head_dim": 32}, "qwen3"),
     "qwen3-window": Family(
         "qwen3",
