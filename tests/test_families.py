@@ -133,6 +133,8 @@ FAMILIES = {
             "tie_word_embeddings": False,
         },
     ),
+    "olmo2": Family("olmo2", {}, "olmo2"),
+    "olmo2-biases": Family("olmo2", {"attention_bias": True, "num_key_value_heads": 1}),
     "qwen3": Family("qwen3", {"head_dim": 32}, "qwen3"),
     "qwen3-window": Family(
         "qwen3",

@@ -490,7 +490,7 @@ def test_a_decoder_of_another_kind_is_refused(sources: dict[str, Path], tmp_path
     class Gemma(Quantized):
         @property
         def decoder(self) -> Decoder:
-            return dataclasses.replace(super().decoder, activation="gelu_tanh", qk_norm=True)
+            return dataclasses.replace(super().decoder, activation="gelu_tanh", qk_norm="head")
 
     with pytest.raises(OmniDraftError, match=r"GELU, normed queries and keys\. A drafter"):
         write_training_graph(Gemma(open_checkpoint(source)), tmp_path, silent)

@@ -155,6 +155,7 @@ class GgufCheckpoint(Reader):
             qkv_bias="blk.0.attn_q.bias" in self._tensors,
             output_bias="blk.0.attn_output.bias" in self._tensors,
             qk_norm=family.qk_norm,
+            pre_norms=family.pre_norms,
             post_norms=family.post_norms,
             windows=(None,) * layers,
             ropes=(self._rope(get, head_size, rotary_size),) * layers,

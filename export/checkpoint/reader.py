@@ -113,8 +113,8 @@ def _sizes(decoder: Decoder, part: str) -> _Sizes:
         "gate": (inner, hidden),
         "up": (inner, hidden),
         "down": (hidden, inner),
-        "q_norm": (("head_dim", d.head_size),),
-        "k_norm": (("head_dim", d.head_size),),
+        "q_norm": (queries if d.qk_norm == "row" else ("head_dim", d.head_size),),
+        "k_norm": (keys if d.qk_norm == "row" else ("head_dim", d.head_size),),
     }
     return sizes.get(part, (hidden,))
 

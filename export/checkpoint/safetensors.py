@@ -145,6 +145,7 @@ def describe(config: Mapping[str, Any], source: Path | str) -> tuple[Decoder, Ar
         activation=family.activation,
         tied_embeddings=bool(c.tie_word_embeddings),
         qk_norm=family.qk_norm,
+        pre_norms=family.pre_norms,
         post_norms=family.post_norms,
         rotary_size=c.rotary_size,
         windows=(None,) * layers,

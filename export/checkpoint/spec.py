@@ -16,6 +16,9 @@ from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
 LINEAR_PARTS = {"qkv": ("q", "k", "v"), "o": ("o",), "gate_up": ("gate", "up"), "down": ("down",)}
 """The linears of a layer, those of one input joined, and their parts as a checkpoint names them."""
 
+Activation = Literal["silu", "gelu_tanh"]
+QkNorm = Literal["", "head", "row"]
+
 
 @dataclass(frozen=True)
 class Decoder:
@@ -41,10 +44,13 @@ class Decoder:
     ropes: tuple[Rope, ...]
     windows: tuple[int | None, ...]
     embedding_scale: float = 1.0
-    activation: Literal["silu", "gelu_tanh"] = "silu"
+    activation: Activation = "silu"
     qkv_bias: bool = False
     output_bias: bool = False
-    qk_norm: bool = False
+    # Queries and keys are normed head by head, or a row of all heads at once.
+    qk_norm: QkNorm = ""
+    # Norms before attention and feed-forward network, and after them.
+    pre_norms: bool = True
     post_norms: bool = False
     # How many elements of a head are rotated, the first half of them with the second. The rows of
     # queries and keys are read in an order in which a head's first half meets its second.
@@ -160,7 +166,7 @@ def check_drafts(decoder: Decoder, source: Path | str) -> None:
     d = decoder
     more = {
         "GELU": d.activation != "silu",
-        "normed queries and keys": d.qk_norm,
+        "normed queries and keys": bool(d.qk_norm),
         "norms after its blocks": d.post_norms,
         "sliding windows": any(d.windows),
         "layers that rotate differently": len(set(d.ropes)) > 1,

@@ -67,7 +67,12 @@ def channel_factors(
     with tempfile.TemporaryDirectory(prefix="calibration-", dir=folder) as scratch:
         write_graph(checkpoint, Path(scratch), "8bit", progress, observe=True)
         observed = _run(Path(scratch) / GRAPH_FILE, tokens)
-    return {name: _factors(name, squares, d) for name, squares in observed.items()}
+    return {
+        name: _factors(name, squares, d)
+        for name, squares in observed.items()
+        # Without norms before them nothing makes the inputs of these but the residual stream.
+        if d.pre_norms or not name.endswith((".qkv", ".gate_up"))
+    }
 
 
 def _run(graph: Path, tokens: Sequence[int]) -> Mapping[str, NDArray[np.float32]]:

@@ -138,22 +138,29 @@ class DecoderWriter(LinearWriter):
         inputs, outputs = self.interface()
         residual = self.embedding()
         self.prepare()
-        x = self.norm(residual, self.vector("0.input_norm", feeds="0.qkv"))
+        x = residual
+        if d.pre_norms:
+            x = self.norm(residual, self.vector("0.input_norm", feeds="0.qkv"))
         for i in range(d.layers):
             self.progress("layers", i, d.layers)
             y = self.attention(i, x)
             if d.post_norms:
                 y = self.norm(y, self.vector(f"{i}.post_attention_norm"))
-            weight = self.vector(f"{i}.mlp_norm", feeds=f"{i}.gate_up")
-            x, residual = self.add_norm(y, residual, weight)
+            if d.pre_norms:
+                weight = self.vector(f"{i}.mlp_norm", feeds=f"{i}.gate_up")
+                x, residual = self.add_norm(y, residual, weight)
+            else:
+                x = residual = self.node("Add", [y, residual])
             y = self.feed_forward(i, x)
             if d.post_norms:
                 y = self.norm(y, self.vector(f"{i}.post_mlp_norm"))
             if i == d.layers - 1:
-                weight = self.vector("norm", feeds="head")
-            else:
+                x, _ = self.add_norm(y, residual, self.vector("norm", feeds="head"))
+            elif d.pre_norms:
                 weight = self.vector(f"{i + 1}.input_norm", feeds=f"{i + 1}.qkv")
-            x, residual = self.add_norm(y, residual, weight)
+                x, residual = self.add_norm(y, residual, weight)
+            else:
+                x = residual = self.node("Add", [y, residual])
         self.progress("layers", d.layers, d.layers)
         self.head(self.last_rows(x))
         graph = helper.make_graph(
@@ -289,7 +296,11 @@ class DecoderWriter(LinearWriter):
             bias = np.concatenate(biases)
         rows = (d.heads + 2 * d.kv_heads) * size
         joined = self.linear(x, f"{i}.qkv", (rows, d.hidden_size), qkv(), bias)
-        norms = [self.vector(f"{i}.{part}_norm", size) for part in "qk"] if d.qk_norm else []
+        norms = []
+        if d.qk_norm == "head":
+            norms = [self.vector(f"{i}.{part}_norm", size) for part in "qk"]
+        elif d.qk_norm == "row":
+            joined = self.normed_rows(i, joined)
         mixed = f"attention_{i}"
         self.node(
             "Attention",
@@ -308,6 +319,16 @@ class DecoderWriter(LinearWriter):
         shape = (d.hidden_size, d.heads * size)
         bias = self.checkpoint.rows(f"{i}.o.bias") if d.output_bias else None
         return self.linear(mixed, f"{i}.o", shape, self.blocks(f"{i}.o", *shape), bias)
+
+    def normed_rows(self, i: int, joined: str) -> str:
+        """Queries, keys and values, of which the first two are normed over all heads."""
+        d = self.decoder
+        queries, keys = d.heads * d.head_size, d.kv_heads * d.head_size
+        q, k, v = self.node("Split", [joined, self.integers(queries, keys, keys)], 3, axis=-1)
+        q = self.norm(q, self.vector(f"{i}.q_norm", queries))
+        k = self.norm(k, self.vector(f"{i}.k_norm", keys))
+        output: str = self.node("Concat", [q, k, v], axis=-1)
+        return output
 
     def feed_forward(self, i: int, x: str) -> str:
         d = self.decoder

@@ -9,10 +9,10 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterable, Mapping
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from omnidraft.export.checkpoint.config import Config
-from omnidraft.export.checkpoint.spec import Decoder
+from omnidraft.export.checkpoint.spec import Activation, Decoder, QkNorm
 from omnidraft.runtime.errors import OmniDraftError
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
@@ -66,7 +66,7 @@ class Architecture(Generic[AnyConfig]):
         model_types: its names in config.json.
         gguf_types: its names in GGUF files.
         schema: what is read of config.json.
-        activation, qk_norm, post_norms: see ``Decoder``.
+        activation, qk_norm, pre_norms, post_norms: see ``Decoder``.
         hf_names: names in safetensors without prefix, layer and suffix, by those of ``Checkpoint``;
             the head's is ``lm_head``.
         gguf_names: the same in GGUF files.
@@ -79,8 +79,9 @@ class Architecture(Generic[AnyConfig]):
     model_types: tuple[str, ...]
     gguf_types: tuple[str, ...]
     schema: type[AnyConfig]
-    activation: Literal["silu", "gelu_tanh"] = "silu"
-    qk_norm: bool = False
+    activation: Activation = "silu"
+    qk_norm: QkNorm = ""
+    pre_norms: bool = True
     post_norms: bool = False
     hf_names: Mapping[str, str] = HF_NAMES
     gguf_names: Mapping[str, str] = GGUF_NAMES

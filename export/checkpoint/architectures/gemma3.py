@@ -30,7 +30,7 @@ class Gemma3(Architecture[Gemma3Config]):
     gguf_types = ("gemma3",)
     schema = Gemma3Config
     activation = "gelu_tanh"
-    qk_norm = True
+    qk_norm = "head"
     post_norms = True
     # What follows the attention has the name of what precedes a Llama's feed-forward network.
     hf_names = HF_NAMES | {

@@ -19,7 +19,7 @@ class Qwen3(Architecture[Qwen3Config]):
     model_types = ("qwen3",)
     gguf_types = ("qwen3",)
     schema = Qwen3Config
-    qk_norm = True
+    qk_norm = "head"
 
     def from_config(self, decoder: Decoder, config: Qwen3Config) -> Decoder:
         bias = config.attention_bias
