@@ -381,11 +381,14 @@ def test_device_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("name = 'x'\nthreds = 2\n", r"threds: Extra inputs.*Known keys: name, threads"),
-        ("threads = 2\n", r"name: Field required"),
-        ("name = 'x'\nthreads = 0\n", r"threads: .*greater than or equal to 1"),
+        ("name = 'x'\nthreds = 2\n", r"threds is not known here.*Known keys: name, threads"),
+        ("threads = 2\n", r"name is missing"),
+        ("name = 'x'\nthreads = 0\n", r"threads must be greater than or equal to 1, not 0"),
         ("name = 'x'\nmemory_cap = 'much'\n", r"memory_cap: could not parse"),
-        ("name = 'x'\ndrafter_latency = [{tokens = 1, milliseconds = 1}]", r"0\.context: Field"),
+        (
+            "name = 'x'\ndrafter_latency = [{tokens = 1, milliseconds = 1}]",
+            r"0\.context is missing",
+        ),
         ("name = ", "cannot be read as TOML"),
         ("name = 'x'\n[sources]\nthreads = 4\n", r"sources\.threads"),
     ],
@@ -428,7 +431,7 @@ def test_a_simulated_device_end_to_end(world: dict[str, str], tmp_path: Path) ->
             marks=linux,
         ),
         ('name = "short"\ntarget_context = 8\n', "context holds 8; shorten the prompt"),
-        ('name = "x"\nmemory = 3\n', "memory: Extra inputs are not permitted"),
+        ('name = "x"\nmemory = 3\n', "memory is not known here"),
     ],
 )
 def test_a_device_that_is_too_small_or_wrong(

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from omnidraft.runtime.errors import DamagedFileError
+from omnidraft.runtime.storage.validation import mistakes
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Size = Annotated[int, Field(ge=1)]
@@ -145,8 +146,4 @@ def read_config(schema: type[AnyConfig], config: Mapping[str, Any], path: str) -
             {k: v for k, v in config.items() if v is not None or k in nulls}
         )
     except ValidationError as error:
-        first = error.errors()[0]
-        place = "".join(f"{part}: " for part in first["loc"])
-        raise DamagedFileError(
-            f"{path}: {place}{first['msg'].removeprefix('Value error, ')}."
-        ) from error
+        raise DamagedFileError(f"{path}: {mistakes(error)}.") from error

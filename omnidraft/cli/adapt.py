@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import sys
 from collections import deque
 from contextlib import nullcontext
@@ -20,7 +19,7 @@ from omnidraft.cli import options as opt
 from omnidraft.cli.loading import open_models
 from omnidraft.cli.output import errors, print_json, progress_bar, stdout, steps
 from omnidraft.runtime.bench import Prompt, Report, compare, prompt_named, read_prompts
-from omnidraft.runtime.errors import MissingDependencyError, OmniDraftError
+from omnidraft.runtime.errors import MissingDependencyError
 from omnidraft.runtime.models import LoadedModel
 from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION
 from omnidraft.runtime.options import (
@@ -41,6 +40,10 @@ _SMOOTH = 8
 _BARS = "▁▂▃▄▅▆▇█"
 
 
+Loss = Literal["ce", "hybrid", "alm"]
+HeadTraining = Literal["none", "joint", "interleaved"]
+
+
 def adapt(
     prompts: opt.PromptFile,
     target: opt.Target,
@@ -49,12 +52,15 @@ def adapt(
     ],
     drafter: opt.Drafter = DEFAULT_DRAFTER,
     loss: Annotated[
-        Literal["ce", "hybrid", "alm"] | None,
-        typer.Option(help="What is minimised.", show_default="the adapter's, else ce"),
+        Loss | None,
+        typer.Option(
+            **opt.one_of(Loss), help="What is minimised.", show_default="the adapter's, else ce"
+        ),
     ] = None,
     head: Annotated[
-        Literal["none", "joint", "interleaved"] | None,
+        HeadTraining | None,
         typer.Option(
+            **opt.one_of(HeadTraining),
             help="Train an acceptance head, which then decides when a draft ends: with each "
             "update of the drafter, or several times from a replay buffer.",
             show_default="as so far, else none",
@@ -63,7 +69,8 @@ def adapt(
     threshold: Annotated[
         float,
         typer.Option(
-            min=0, max=1, help="Draft until a rejection is likelier than this: 1 - confidence."
+            **opt.number(0, 1),
+            help="Draft until a rejection is likelier than this: 1 - confidence.",
         ),
     ] = 1 - DEFAULT_DRAFT_CONFIDENCE,
     limit: opt.Limit = None,
@@ -72,21 +79,24 @@ def adapt(
         typer.Option(help="Compare before and after on these prompts.", show_default=False),
     ] = None,
     rank: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Of the LoRA.", show_default="32")
+        int | None,
+        typer.Option(**opt.whole(1, 1024), help="Of the LoRA.", show_default="32"),
     ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(min=0, help="AdamW's.", show_default="the loss's own")
+        float | None,
+        typer.Option(**opt.number(0), help="AdamW's.", show_default="the loss's own"),
     ] = None,
-    interval: Annotated[int, typer.Option(min=1, help="Prompts for an update.")] = 4,
+    interval: Annotated[int, typer.Option(**opt.whole(1), help="Prompts for an update.")] = 4,
     learn_budget: Annotated[
         float,
         typer.Option(
-            min=0, max=1, help="Share of the time that may go into learning, beside the answers."
+            **opt.number(0, 1),
+            help="Share of the time that may go into learning, beside the answers.",
         ),
     ] = 1.0,
     max_new_tokens: opt.MaxNewTokens = 128,
     draft_length: Annotated[
-        int, typer.Option(min=1, max=32, help="Draft tokens per round.")
+        int, typer.Option(**opt.whole(1, 32), help="Draft tokens per round.")
     ] = FIXED_DRAFT_LENGTH,
     raw: opt.Raw = False,
     quantization: opt.Weights = DEFAULT_QUANTIZATION,
@@ -112,8 +122,6 @@ def adapt(
     """
     if plot is not None:
         _check_plotting(plot)
-    if learning_rate is not None and not math.isfinite(learning_rate):
-        raise OmniDraftError(f"--learning-rate must be a number, not {learning_rate}")
     stream = read_prompts(prompts, limit)
     tests = read_prompts(test) if test is not None else []
     from omnidraft.runtime.learning.learner import AdapterChoice

@@ -26,6 +26,7 @@ adapters_app = typer.Typer(
     rich_markup_mode=None,
 )
 
+Format = Literal["omnidraft", "onnx-adapter"]
 Name = Annotated[str, typer.Argument(help="The adapter's name.", show_default=False)]
 
 
@@ -104,8 +105,8 @@ def export(
     name: Name,
     path: Annotated[Path, typer.Argument(help="The file to write; replaced if it is there.")],
     format: Annotated[
-        Literal["omnidraft", "onnx-adapter"],
-        typer.Option(help="onnx-adapter: the LoRA alone, for ONNX Runtime."),
+        Format,
+        typer.Option(**opt.one_of(Format), help="onnx-adapter: the LoRA alone, for ONNX Runtime."),
     ] = "omnidraft",
     as_json: opt.AsJson = False,
 ) -> None:

@@ -23,17 +23,28 @@ def export(
     output: Annotated[
         Path, typer.Option(help="Folder to write; a bundle that is there is replaced.")
     ],
-    backend: Annotated[Backend, typer.Option(help="What will run the bundle.")] = "onnx",
+    backend: Annotated[
+        Backend, typer.Option(**opt.one_of(Backend), help="What will run the bundle.")
+    ] = "onnx",
     quantization: Annotated[
         BundleQuantization | None,
-        typer.Option(help="How weights are stored.", show_default="by backend"),
+        typer.Option(
+            **opt.one_of(BundleQuantization),
+            help="How weights are stored.",
+            show_default="by backend",
+        ),
     ] = None,
     lora_rank: Annotated[
-        int, typer.Option(min=0, max=1024, help="Rank of the LoRA inputs; 0: none.")
+        int,
+        typer.Option(**opt.whole(0, 1024), help="Rank of the LoRA inputs; 0: none."),
     ] = 32,
     context: Annotated[
         int | None,
-        typer.Option(min=16, help="Longest sequence, in tokens.", show_default="by backend"),
+        typer.Option(
+            **opt.whole(16),
+            help="Longest sequence, in tokens.",
+            show_default="by backend",
+        ),
     ] = None,
     soc: Annotated[
         str | None,
@@ -49,8 +60,7 @@ def export(
     min_agreement: Annotated[
         float | None,
         typer.Option(
-            min=0,
-            max=1,
+            **opt.number(0, 1),
             help="Fail when top-1 or acceptance agreement with float32 is lower.",
             show_default="by quantization, and on the error of logits",
         ),

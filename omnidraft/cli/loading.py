@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from omnidraft import GenerationOptions, SamplingParameters, Session, Verification
+from omnidraft.cli.options import VerificationName
 from omnidraft.cli.output import steps
 from omnidraft.opening import adapter_choice, open_pair
 from omnidraft.runtime.engines import Engine
@@ -77,7 +77,7 @@ def open_session(
 def generation_options(
     max_new_tokens: int,
     sampling: SamplingParameters,
-    verification: Literal["exact", "paper"],
+    verification: VerificationName,
     seed: int | None,
     draft_length: str,
     draft_confidence: float,

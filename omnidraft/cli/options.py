@@ -2,32 +2,86 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
 from omnidraft.runtime.engines import Engine
 from omnidraft.runtime.models.catalogue import Quantization
 
+
+def whole(least: int, most: int | None = None) -> dict[str, Any]:
+    """What ``typer.Option`` is told of a whole number, so that a refusal is a sentence."""
+    limits = f"from {least} on" if most is None else f"from {least} to {most}"
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = None
+        if value is None or value < least or (most is not None and value > most):
+            raise typer.BadParameter(f"it must be a whole number {limits}, not {text}")
+        return value
+
+    return {"parser": parse, "metavar": "N"}
+
+
+def number(least: float = -math.inf, most: float = math.inf) -> dict[str, Any]:
+    """The same of a number. Infinite ones and NaN are none."""
+    limits = "" if least == -math.inf else f" from {least:g} on"
+    limits = limits if most == math.inf else f" from {least:g} to {most:g}"
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and least <= value <= most):
+            raise typer.BadParameter(f"it must be a number{limits}, not {text}")
+        return value
+
+    return {"parser": parse, "metavar": "X"}
+
+
+def one_of(kind: Any) -> dict[str, Any]:
+    """The same of a ``Literal``."""
+    names: tuple[str, ...] = get_args(kind)
+
+    def parse(text: str) -> str:
+        if text not in names:
+            raise typer.BadParameter(f"it must be one of {', '.join(names)}, not {text}")
+        return text
+
+    return {"parser": parse, "metavar": "|".join(names)}
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else.")]
 PromptFile = Annotated[Path, typer.Argument(help="JSON lines of {task, prompt}.")]
-Limit = Annotated[int | None, typer.Option(min=1, help="Only the first N prompts.")]
+Limit = Annotated[int | None, typer.Option(**whole(1), help="Only the first N prompts.")]
 Target = Annotated[
     str, typer.Option(help="Model name, folder, GGUF file or Hugging Face id.", show_default=False)
 ]
 Drafter = Annotated[
     str, typer.Option(help="The same, of the drafter; 'default' is the built-in one.")
 ]
-MaxNewTokens = Annotated[int, typer.Option(min=1, help="Generate at most so many tokens.")]
-Temperature = Annotated[float, typer.Option(help="0 is greedy decoding.")]
+MaxNewTokens = Annotated[int, typer.Option(**whole(1), help="Generate at most so many tokens.")]
+Temperature = Annotated[float, typer.Option(**number(), help="0 is greedy decoding.")]
 TopK = Annotated[
-    int, typer.Option(max=2**31 - 1, help="Keep the k most probable tokens; 0 is off.")
+    int,
+    typer.Option(**whole(0, 2**31 - 1), help="Keep the k most probable tokens; 0 is off."),
 ]
-TopP = Annotated[float, typer.Option(help="Keep the smallest set with this probability; 1 is off.")]
-MinP = Annotated[float, typer.Option(help="Keep tokens at least so probable relative to the best.")]
-Penalty = Annotated[float, typer.Option(help="Repetition penalty; 1 is off.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="Repeat a sampled run.")]
+TopP = Annotated[
+    float,
+    typer.Option(**number(), help="Keep the smallest set with this probability; 1 is off."),
+]
+MinP = Annotated[
+    float,
+    typer.Option(**number(), help="Keep tokens at least so probable relative to the best."),
+]
+Penalty = Annotated[float, typer.Option(**number(), help="Repetition penalty; 1 is off.")]
+Seed = Annotated[int | None, typer.Option(**whole(0), help="Repeat a sampled run.")]
 DraftLength = Annotated[
     str,
     typer.Option(
@@ -37,24 +91,27 @@ DraftLength = Annotated[
 DraftConfidence = Annotated[
     float,
     typer.Option(
-        min=0,
-        max=1,
+        **number(0, 1),
         help="End a draft of fixed length early when it is less likely than this; 0: never.",
     ),
 ]
+VerificationName = Literal["exact", "paper"]
 Verification = Annotated[
-    Literal["exact", "paper"], typer.Option(help="paper is approximate, for comparison.")
+    VerificationName,
+    typer.Option(**one_of(VerificationName), help="paper is approximate, for comparison."),
 ]
 Raw = Annotated[bool, typer.Option("--raw", help="No chat template: continue the text.")]
 Stop = Annotated[
     list[str],
     typer.Option(help="End the answer before this text; several: --stop A --stop B."),
 ]
-Weights = Annotated[Quantization, typer.Option(help="Weights of a converted model.")]
+Weights = Annotated[
+    Quantization, typer.Option(**one_of(Quantization), help="Weights of a converted model.")
+]
 RunBy = Annotated[
     Engine | None,
     typer.Option(
-        metavar="ENGINE",
+        **one_of(Engine) | {"metavar": "ENGINE"},
         help=f"What runs the target: {', '.join(get_args(Engine))}.",
         show_default="by what it is",
     ),
@@ -62,14 +119,15 @@ RunBy = Annotated[
 Context = Annotated[
     int | None,
     typer.Option(
-        min=2,
+        **whole(2),
         help="Longest sequence of the target, in tokens; memory is taken as it fills.",
         show_default="the model's own",
     ),
 ]
-Threads = Annotated[int, typer.Option(min=1, max=256, help="Threads for one pass of the target.")]
+Threads = Annotated[int, typer.Option(**whole(1, 256), help="Threads for one pass of the target.")]
 MeasuringThreads = Annotated[
-    int, typer.Option(min=1, max=256, help="Threads to measure parity and latency with.")
+    int,
+    typer.Option(**whole(1, 256), help="Threads to measure parity and latency with."),
 ]
 AdapterName = Annotated[
     str | None, typer.Option(help="Draft with what this adapter has learned.", show_default=False)

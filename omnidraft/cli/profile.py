@@ -33,11 +33,12 @@ def profile(
     threads: opt.Threads = 2,
     limit: opt.Limit = None,
     max_new_tokens: Annotated[
-        int, typer.Option(min=2, help="Generate at most so many tokens.")
+        int, typer.Option(**opt.whole(2), help="Generate at most so many tokens.")
     ] = 128,
     draft_length: opt.DraftLength = str(DEFAULT_DRAFT_LENGTH),
     repeat: Annotated[
-        int, typer.Option(min=1, help="Answer everything so often; speeds are medians.")
+        int,
+        typer.Option(**opt.whole(1), help="Answer everything so often; speeds are medians."),
     ] = 3,
     html: Annotated[
         Path | None, typer.Option(help="Write a report with plots here.", show_default=False)

@@ -25,6 +25,7 @@ from safetensors.numpy import save as to_safetensors
 
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.learning.adapter import SCHEMA_VERSION, Adapter, Metadata
+from omnidraft.runtime.storage.validation import mistakes
 
 MEND: Final = (
     ". Delete it, or put a whole copy in its place (`omnidraft adapters import COPY --replace`)."
@@ -137,9 +138,7 @@ def _parse_header(path: Path, header: Mapping[str, str]) -> tuple[Metadata, dict
             )
         return Metadata.model_validate_json(text), dict(json.loads(sums))
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise _damaged(path, f"{place}: {first['msg']}") from error
+        raise _damaged(path, mistakes(error)) from error
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(path, repr(error)) from error
 

@@ -24,6 +24,7 @@ from omnidraft.runtime.learning.trainer import LearningOptions, OnlineTrainer
 from omnidraft.runtime.learning.training_step import TrainingStep
 from omnidraft.runtime.learning.trial import Progress
 from omnidraft.runtime.models import LoadedModel
+from omnidraft.runtime.storage.validation import mistakes
 
 _Figures = TypeVar("_Figures")
 
@@ -252,7 +253,7 @@ def _read(kind: type[_Figures], adapter: Adapter, figure: str) -> _Figures | Non
         return TypeAdapter(kind).validate_python(figures)
     except ValidationError as error:
         raise DamagedFileError(
-            f"The adapter's figures of its {figure} cannot be read: {error.errors()[0]['msg']}. "
+            f"The adapter's figures of its {figure} cannot be read: {mistakes(error)}. "
             "Delete the adapter and learn it again."
         ) from error
 

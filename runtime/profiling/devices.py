@@ -17,6 +17,7 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
 
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.storage.files import expanded
+from omnidraft.runtime.storage.validation import mistakes
 
 _SHIPPED = Path(__file__).parent / "devices"
 
@@ -100,13 +101,9 @@ def load_device(name: str) -> DeviceProfile:
     try:
         return DeviceProfile.model_validate(_read(path))
     except ValidationError as error:
-        mistakes = "; ".join(
-            f"{'.'.join(map(str, each['loc'])) or 'the whole file'}: {each['msg']}"
-            for each in error.errors()
-        )
         known = ", ".join(DeviceProfile.model_fields)
         raise OmniDraftError(
-            f"{path} is not a device profile: {mistakes}. Known keys: {known}."
+            f"{path} is not a device profile: {mistakes(error)}. Known keys: {known}."
         ) from error
 
 

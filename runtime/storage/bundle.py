@@ -18,6 +18,7 @@ from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
 from omnidraft.runtime.storage.manifest import BUNDLE_FILE as BUNDLE_FILE
 from omnidraft.runtime.storage.manifest import Backend as Backend
 from omnidraft.runtime.storage.manifest import BundleQuantization, file_sha256
+from omnidraft.runtime.storage.validation import mistakes
 
 SCHEMA_VERSION = 2
 
@@ -304,11 +305,7 @@ def _parse(content: bytes, path: Path) -> Bundle:
     try:
         bundle = Bundle.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise DamagedFileError(
-            f"{path} is damaged: {place}: {first['msg']}. Export it again."
-        ) from error
+        raise DamagedFileError(f"{path} is damaged: {mistakes(error)}. Export it again.") from error
     if digest != _digest(values):
         raise DamagedFileError(
             f"{path} was edited since it was written (its digest differs). Export it again."
