@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from omnidraft._native import Origin, SamplingParameters, Verification
     from omnidraft.model import Model, Options, load
     from omnidraft.runtime.answer import Answer, Piece
+    from omnidraft.runtime.decoding.logprobs import TokenLogprobs
     from omnidraft.runtime.errors import (
         ContextOverflowError,
         DamagedFileError,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "omnidraft._native": ("Origin", "SamplingParameters", "Verification"),
     "omnidraft.model": ("Model", "Options", "load"),
+    "omnidraft.runtime.decoding.logprobs": ("TokenLogprobs",),
     "omnidraft.runtime.answer": ("Answer", "Piece"),
     "omnidraft.runtime.errors": (
         "ContextOverflowError",
@@ -88,6 +90,7 @@ __all__ = [
     "SamplingParameters",
     "Session",
     "Statistics",
+    "TokenLogprobs",
     "Verification",
     "load",
     "load_model",

@@ -38,7 +38,8 @@ class Options(TypedDict, total=False):
     Named as the command's options: ``max_new_tokens`` (256), ``temperature`` (0: greedy),
     ``top_k``, ``top_p``, ``min_p``, ``repetition_penalty``, ``seed``, ``draft_length`` ("auto", or
     0 to 32), ``draft_confidence``, ``raw`` (no chat template: continue the text), ``stop`` (a text
-    or several, before the first of which the answer ends).
+    or several, before the first of which the answer ends), ``logprobs`` (tell those of the tokens,
+    and of so many alternatives).
     """
 
     max_new_tokens: int
@@ -52,6 +53,7 @@ class Options(TypedDict, total=False):
     draft_confidence: float
     raw: bool
     stop: str | Sequence[str]
+    logprobs: int | None
 
 
 _SHAPING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
@@ -316,6 +318,7 @@ def _checked(options: Options) -> GenerationOptions:
         draft_confidence=options.get("draft_confidence", DEFAULT_DRAFT_CONFIDENCE),
         raw=options.get("raw", False),
         stop=options.get("stop", ()),
+        logprobs=options.get("logprobs"),
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from omnidraft._native import Origin
 from omnidraft.runtime.decoding.decoder import Emitted
+from omnidraft.runtime.decoding.logprobs import TokenLogprobs
 from omnidraft.runtime.statistics import Statistics
 from omnidraft.runtime.text.stop import StopSearch
 from omnidraft.runtime.text.surface import TextStream
@@ -24,6 +25,8 @@ class Piece:
     token: int | None
     origin: Origin
     text: str
+    logprobs: TokenLogprobs | None = None
+    """Of the token, if they were asked for."""
 
 
 @dataclass
@@ -36,12 +39,14 @@ class Answer:
         finish_reason: "stop": the model or a stop string ended it; "length": it was cut at
             ``max_new_tokens`` or at the end of the context; "cancelled".
         statistics: what was drafted and accepted, and where the time went.
+        logprobs: of each of ``token_ids``; None: they were not asked for.
     """
 
     text: str
     token_ids: list[int]
     finish_reason: str
     statistics: Statistics
+    logprobs: list[TokenLogprobs] | None = None
 
     @property
     def stats(self) -> Statistics:
@@ -76,11 +81,11 @@ class AnswerText:
 
     def pieces(self, emitted: Emitted) -> Iterator[Piece]:
         """Take what the decoder yields, and yield what no stop string can contain."""
-        token, origin = emitted
+        token, origin, logprobs = emitted
         if token in self._tokenizer.eos_ids:
             # The end is no part of the text, whatever else that token means.
             self._add(b"")
-        self._held.append(Piece(token, origin, self._texts.popleft()))
+        self._held.append(Piece(token, origin, self._texts.popleft(), logprobs))
         if self._search is None:
             yield self._held.popleft()
             return

@@ -13,6 +13,7 @@ from omnidraft.runtime.errors import OptionError
 DraftLength = int | Literal["auto"]
 FIXED_DRAFT_LENGTH = 4
 MAX_DRAFT_LENGTH = 32
+MAX_LOGPROBS = 20
 DEFAULT_DRAFT_LENGTH: DraftLength = "auto"
 DEFAULT_DRAFT_CONFIDENCE = 0.3
 """Measured with the default drafter: see benchmarks/README.md."""
@@ -35,6 +36,8 @@ class GenerationOptions:
         raw: take the prompt as text to continue instead of a chat message.
         stop: a text or several; the answer ends before the first of them that it would hold.
             Kept as a tuple.
+        logprobs: tell the log-probability of each token, and of so many of the likeliest in its
+            place (at most 20); None: compute none.
 
     Raises:
         OptionError: a value is of another type or out of its range; it names the option.
@@ -48,6 +51,7 @@ class GenerationOptions:
     draft_confidence: float = DEFAULT_DRAFT_CONFIDENCE
     raw: bool = False
     stop: str | Sequence[str] = ()
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         _check_whole("max_new_tokens", self.max_new_tokens, 1)
@@ -62,6 +66,8 @@ class GenerationOptions:
             raise OptionError(f"draft_confidence must be a number from 0 to 1, not {share!r}")
         _check_type("raw", self.raw, bool)
         object.__setattr__(self, "stop", _stop_strings(self.stop))
+        if self.logprobs is not None:
+            _check_whole("logprobs", self.logprobs, 0, MAX_LOGPROBS)
 
     @property
     def repeatable(self) -> bool:

@@ -206,6 +206,9 @@ class Session:
             [piece.token for piece in pieces if piece.token is not None],
             decoder.finish_reason,
             decoder.statistics,
+            None
+            if answering.options.logprobs is None
+            else [piece.logprobs for piece in pieces if piece.logprobs is not None],
         )
 
     def forget(self) -> None:
@@ -283,6 +286,7 @@ class Session:
             observer=buffer.observe if buffer else None,
             steps=buffer.trace if buffer else None,
             lease=lease,
+            logprobs=options.logprobs,
             keep=self.target.batch_invariant,
         )
 

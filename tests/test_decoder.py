@@ -197,7 +197,8 @@ def test_what_stands_behind_the_end_counts_nowhere(temperature: float, looked_up
     )
     prompt = [*range(1, 9), 1, 2, 3] if looked_up else [3]
     origin = Origin.LOOKUP if looked_up else Origin.DIRECT
-    assert list(decoder.generate(prompt, 100, stop=[6])) == [(4, origin), (5, origin), (6, origin)]
+    emitted = [(token, of) for token, of, _ in decoder.generate(prompt, 100, stop=[6])]
+    assert emitted == [(4, origin), (5, origin), (6, origin)]
     assert decoder.finish_reason == "stop"
     stats = decoder.statistics
     assert (stats.target_tokens, stats.rounds, stats.block_efficiency) == (3, 1, 3)
@@ -322,7 +323,7 @@ def test_sampled_tokens_follow_the_target_with_merges_and_a_growing_cache() -> N
     for seed in range(300):
         decoder = SpeculativeDecoder(target, drafting, sampling=sampling, seed=seed)
         previous = 1
-        for token, origin in decoder.generate([1], 40):
+        for token, origin, _ in decoder.generate([1], 40):
             counts[previous, token] += 1
             merged += origin == Origin.MERGED
             previous = token

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from tiny import write_drafter, write_target
 
-from omnidraft import GenerationOptions, Session
+from omnidraft import GenerationOptions, SamplingParameters, Session
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models import LoadedModel, load_model
 
@@ -80,3 +82,36 @@ def test_a_drafter_whose_logits_are_no_numbers_is_left(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="drafter failed"):
         answer = session.generate("What is it?", options)
     assert answer.token_ids == Session(target).generate("What is it?", options).token_ids
+
+
+@pytest.mark.parametrize(
+    "sampling", [SamplingParameters(), SamplingParameters(1.3, top_k=40)], ids=["greedy", "sampled"]
+)
+def test_log_probabilities_are_the_targets(tmp_path: Path, sampling: SamplingParameters) -> None:
+    target = load_model(str(write_target(tmp_path / "target")), threads=1)
+    drafter = load_model(str(write_drafter(tmp_path / "drafter")), threads=1, drafts=True)
+    options = GenerationOptions(
+        16, sampling, seed=4, draft_length=3, draft_confidence=0.0, raw=True, logprobs=3
+    )
+    session = Session(target, drafter)
+    answer = session.generate("What is the answer?", options)
+    assert answer.statistics.proposed > 0 and answer.logprobs is not None
+    assert len(answer.logprobs) == len(answer.token_ids)
+    # What a pass over the whole text gives.
+    prompt = session.encode("What is the answer?", raw=True)
+    target.model.truncate(0)
+    rows = target.model.forward([*prompt, *answer.token_ids[:-1]])[len(prompt) - 1 :]
+    for row, token, found in zip(
+        rows.astype(np.float64), answer.token_ids, answer.logprobs, strict=True
+    ):
+        expected = row - row.max() - np.log(np.exp(row - row.max()).sum())
+        assert found.chosen == expected[token]
+        likeliest = np.argsort(-row, kind="stable")[:3]
+        assert [i for i, _ in found.top] == likeliest.tolist()
+        assert [value for _, value in found.top] == expected[likeliest].tolist()
+    plain = session.generate("What is the answer?", replace(options, draft_length=0))
+    if sampling.greedy:
+        assert plain.logprobs == answer.logprobs
+    assert session.generate("What?", replace(options, logprobs=None)).logprobs is None
+    none = session.generate("What?", replace(options, logprobs=0)).logprobs
+    assert none is not None and all(each.top == () for each in none)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,7 @@ from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZA
 from omnidraft.runtime.options import (
     DEFAULT_DRAFT_CONFIDENCE,
     DEFAULT_DRAFT_LENGTH,
+    MAX_LOGPROBS,
     sampling_parameters,
 )
 
@@ -60,6 +62,14 @@ def generate(
     verification: opt.Verification = "exact",
     stop: opt.Stop = [],  # noqa: B006  Typer makes a list of its own for each call.
     raw: opt.Raw = False,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(
+            **opt.whole(0, MAX_LOGPROBS),
+            help="With --json: each token's log-probability, and those of N alternatives.",
+            show_default=False,
+        ),
+    ] = None,
     quantization: opt.Weights = DEFAULT_QUANTIZATION,
     engine: opt.RunBy = None,
     threads: opt.Threads = 2,
@@ -94,6 +104,9 @@ def generate(
         raw,
         stop,
     )
+    if logprobs is not None and not as_json:
+        raise OmniDraftError("--logprobs are part of what --json prints: add it")
+    options = replace(options, logprobs=logprobs)
     text = read_prompt(prompt, prompt_option, prompt_file)
     session = open_session(
         target,
@@ -150,4 +163,17 @@ def _answer_as_dict(answer: Answer) -> dict[str, Any]:
         "token_ids": answer.token_ids,
         "finish_reason": answer.finish_reason,
         "stats": answer.statistics.as_dict(),
+        **_logprobs_as_dict(answer),
+    }
+
+
+def _logprobs_as_dict(answer: Answer) -> dict[str, Any]:
+    if answer.logprobs is None:
+        return {}
+    return {
+        "logprobs": [each.chosen for each in answer.logprobs],
+        "top_logprobs": [
+            [{"token": token, "logprob": value} for token, value in each.top]
+            for each in answer.logprobs
+        ],
     }

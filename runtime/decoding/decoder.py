@@ -34,6 +34,7 @@ from omnidraft.runtime.decoding.draft_side import (
     StepObserver,
 )
 from omnidraft.runtime.decoding.lease import Lease
+from omnidraft.runtime.decoding.logprobs import TokenLogprobs, token_logprobs
 from omnidraft.runtime.engines.model import CausalModel, LimitedContext, held_of
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
 from omnidraft.runtime.statistics import Statistics
@@ -47,6 +48,8 @@ class Emitted(NamedTuple):
 
     token: int
     origin: Origin
+    logprobs: TokenLogprobs | None = None
+    """If they were asked for."""
 
 
 class Round(NamedTuple):
@@ -81,6 +84,8 @@ class SpeculativeDecoder:
         steps: shown every step of the drafter before that.
         lease: of both models, where who asks holds it already. None: each generation takes
             one, and gives it back when it ends or its generator is closed.
+        logprobs: tell the log-probability of each token, and of so many of the likeliest in its
+            place; None: compute none.
         keep: begin with what the target's KV cache holds of the prompt. A batch-invariant target
             gives the same answer, bit for bit; another one may not.
     """
@@ -96,6 +101,7 @@ class SpeculativeDecoder:
         observer: Callable[[Round], None] | None = None,
         steps: StepObserver | None = None,
         lease: Lease | None = None,
+        logprobs: int | None = None,
         keep: bool = False,
     ) -> None:
         self._target = target
@@ -106,6 +112,7 @@ class SpeculativeDecoder:
         self._observer = observer
         self._steps = steps
         self._lease = lease
+        self._logprobs = logprobs
         self._keep = keep
         self.statistics = Statistics()
         """Of the last generation."""
@@ -236,10 +243,13 @@ class SpeculativeDecoder:
             pending = emitted[-1]
             if end is not None:
                 self.finish_reason = "stop"
-            for token, origin in zip(emitted, verdict.origins, strict=True):
+            told: Sequence[TokenLogprobs | None] = [None] * len(emitted)
+            if self._logprobs is not None:
+                told = token_logprobs(logits, emitted, self._logprobs)
+            for each in map(Emitted, emitted, verdict.origins, told):
                 stats.target_tokens += 1
                 stats.seconds = perf_counter() - started
-                yield Emitted(token, origin)
+                yield each
             if end is not None:
                 return
 
