@@ -16,10 +16,16 @@ ROOMS = {
     "text": set(),
     "engines": {"storage"},
     "models": {"storage", "text", "engines"},
-    "decoding": {"storage", "engines", "models"},
+    "decoding": {"engines", "models"},
     "learning": {"storage", "engines", "models", "decoding"},
     "profiling": {"storage", "text", "engines", "models", "decoding", "learning"},
 }
+# What decides, told numbers and nothing else: it can be tested without models.
+PURE = {
+    *(f"decoding/{name}.py" for name in ("policy", "calibration", "account", "stopping")),
+    *(f"learning/{name}.py" for name in ("trial", "objective", "optimizer")),
+}
+HARMLESS = {"__future__", "collections", "dataclasses", "enum", "math", "numpy", "typing"}
 # A device has numpy, onnxruntime, tokenizers, jinja2 and this package.
 FOREIGN = {"onnx", "gguf", "torch", "transformers", "torchao", "executorch", "optimum", "typer"}
 # Engines for what somebody has installed import it when they are opened.
@@ -85,3 +91,11 @@ def test_rooms_import_only_what_lies_below(name: str) -> None:
             # What stands beside the rooms and is made of them.
             if name != "profiling":
                 assert module not in {"omnidraft.runtime.session", "omnidraft.runtime.bench"}
+
+
+@pytest.mark.parametrize("name", sorted(PURE))
+def test_what_decides_knows_no_models_and_no_threads(name: str) -> None:
+    for module, _ in imports(ROOT / "runtime" / name):
+        own = module.removeprefix("omnidraft.runtime.").replace(".", "/") + ".py"
+        # Cost curves are handed in.
+        assert module.split(".")[0] in HARMLESS or own in {*PURE, "decoding/costs.py"}, module

@@ -100,17 +100,21 @@ class ObservedRound:
         counts: draft tokens of each of the m proposed tokens.
         accepted: how many of these stood.
         last: the token that ended the round.
-        rows: how many rows are kept: those of 0 … ``accepted``, and from ``PROBABILITIES`` on the
-            further ones whose place both models have seen.
+        rows: how many rows are kept: 0 … ``accepted``, and from ``Detail.PROBABILITIES`` on also
+            those after rejected tokens, as far as both models have seen their places.
         end: draft tokens of the sequence after ``last``; −1 where that was not seen any more.
         lessons: for the acceptance head, where one is to learn.
-        tail: int32, the draft tokens that did not stand. From ``PROBABILITIES`` on.
-        log_p: float32 [min(rows, m)] the target's log-probabilities of the proposed tokens, and
-            ``last_log_p`` that of ``last``. Likewise.
-        log_mass: float32 [rows] log of the target's mass on direct tokens. For ``DISTRIBUTIONS``.
-        ends: int32 [rows] where each row's part of ``ids`` and ``ids_log_p`` ends. Likewise.
-        ids: int32, draft tokens, and ``ids_log_p`` float32, the target's log-probabilities.
-            Likewise.
+
+    From ``Detail.PROBABILITIES`` on, else empty:
+        tail: int32, the draft tokens that did not stand.
+        log_p: float32 [min(rows, m)] the target's log-probabilities of the proposed tokens.
+        last_log_p: that of ``last``.
+
+    For ``Detail.DISTRIBUTIONS``, else empty:
+        log_mass: float32 [rows] log of the target's mass on direct tokens.
+        ends: int32 [rows] where each row's part of ``ids`` and ``ids_log_p`` ends.
+        ids: int32, draft tokens.
+        ids_log_p: float32, the target's log-probabilities of these.
     """
 
     begin: int
