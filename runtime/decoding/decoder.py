@@ -82,8 +82,8 @@ class SpeculativeDecoder:
         seed: makes a run repeatable; None takes a random one.
         observer: shown every round of a drafter after its verification.
         steps: shown every step of the drafter before that.
-        lease: of both models, where who asks holds it already. None: each generation takes
-            one, and gives it back when it ends or its generator is closed.
+        lease: of both models, if the caller holds one already. None: each generation takes one,
+            and gives it back when it ends or its generator is closed.
         logprobs: tell the log-probability of each token, and of so many of the likeliest in its
             place; None: compute none.
         keep: begin with what the target's KV cache holds of the prompt. A batch-invariant target

@@ -18,11 +18,11 @@ from omnidraft.runtime.errors import CancelledError, ModelInUseError, OmniDraftE
 DEFAULT_WAIT = 60.0
 """Seconds that an answer waits for another one to end."""
 _LOOK = 0.05
-"""Seconds after which one that waits looks whether it was cancelled."""
+"""Seconds between looks at whether the waiting was cancelled."""
 
 
 class _Lock:
-    """Of one model. Whoever holds it may go on in another thread, as a generator may."""
+    """The lock of one model. Its holder may go on in another thread, as a generator may."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -46,7 +46,8 @@ def _lock_of(model: CausalModel) -> _Lock:
 class Lease:
     """The sole use of some models while an answer is made with them.
 
-    It may be entered again while it is held; leaving it as often gives the models back.
+    It may be entered again while it is held. The models are given back when it has been left as
+    often as it was entered.
 
     Args:
         models: each once.

@@ -57,11 +57,11 @@ class Speller:
 
 
 class DraftContext:
-    """The draft tokens that stand for the target's sequence; reverse translation keeps it up.
+    """The draft tokens that stand for the target's sequence, by reverse translation.
 
-    Aligned by bytes token by token, never by decoding and encoding text again, so that a character
-    split over tokens, a leading space or a special token cannot move the boundary at which the next
-    draft begins.
+    They are aligned by bytes, token by token. Text is never decoded and encoded again, so a
+    character that is split over tokens, a leading space or a special token cannot move the boundary
+    at which the next draft begins.
     """
 
     def __init__(self, speller: Speller, cache: NgramCache, begin: Sequence[int] = ()) -> None:
@@ -80,7 +80,7 @@ class DraftContext:
 
         Args:
             targets: target tokens, in order.
-            said: by the target, not by who asks it.
+            said: whether the target said them; a prompt's it did not.
             spellings: draft tokens of the first ``len(spellings)`` of them, as they were drafted;
                 none for one that was proposed without drafting.
 

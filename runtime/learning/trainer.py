@@ -56,8 +56,8 @@ class LearningOptions:
         interval: prompts for an update.
         budget: at most this share of the time is computed, 0 < budget ≤ 1; 0 does not learn.
         seed: of A's random start.
-        head: how the acceptance head is trained; "none": there is to be none, also where there was
-            one, which would not know what the LoRA learns now. None: as it was so far.
+        head: how the acceptance head is trained. "none": there is to be none; one that the adapter
+            has is dropped, for it would not follow what the LoRA learns. None: as it was so far.
     """
 
     objective: Objective | None = None
