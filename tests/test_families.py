@@ -65,6 +65,32 @@ GRANITE = {
 }
 
 FAMILIES = {
+    "gemma2": Family(
+        "gemma2",
+        {
+            "head_dim": 32,
+            "query_pre_attn_scalar": 32,
+            "sliding_window": WINDOW,
+            "attn_logit_softcapping": 0.5,
+            "final_logit_softcapping": 3.0,
+        },
+        "gemma2",
+        metadata={
+            "attention.sliding_window": WINDOW,
+            "attn_logit_softcapping": 0.5,
+            "final_logit_softcapping": 3.0,
+        },
+    ),
+    "gemma2-uncapped": Family(
+        "gemma2",
+        {
+            "head_dim": 16,
+            "query_pre_attn_scalar": 20,
+            "sliding_window": WINDOW,
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": None,
+        },
+    ),
     "granite": Family(
         "granite",
         GRANITE,
@@ -196,6 +222,8 @@ def write_gguf(path: Path, family: Family, model: Any) -> Path:
         value = tensor.numpy()
         stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert stored is not None, name
+        if family.model_type == "gemma2" and name.endswith("norm.weight"):
+            value = value + 1
         if family.interleaved and (".q_proj." in name or ".k_proj." in name):
             count = heads if ".q_proj." in name else kv_heads
             value = value.reshape(count, 2, -1, *value.shape[1:]).swapaxes(1, 2)

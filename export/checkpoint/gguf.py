@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from omnidraft.export.checkpoint.architectures import Metadata, of_gguf_type, unsupported
+from omnidraft.export.checkpoint.architectures import SOFT_CAPS, Metadata, of_gguf_type, unsupported
 from omnidraft.export.checkpoint.config import RopeScaling
 from omnidraft.export.checkpoint.reader import Reader
 from omnidraft.export.checkpoint.rope import Rope, divided, rope_of
@@ -125,7 +125,7 @@ class GgufCheckpoint(Reader):
         def get(key: str, default: Any = None) -> Any:
             return self._get(f"{kind}.{key}", default)
 
-        for key in ("expert_count", "attn_logit_softcapping", "final_logit_softcapping"):
+        for key in ("expert_count", *(() if family.soft_caps else SOFT_CAPS)):
             if get(key, 0):
                 raise unsupported(f"{self._source}: {key} = {get(key)}")
         layers, hidden = get("block_count"), get("embedding_length")

@@ -9,7 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from omnidraft.export.checkpoint.architectures import Architecture, of_model_type, unsupported
+from omnidraft.export.checkpoint.architectures import (
+    SOFT_CAPS,
+    Architecture,
+    of_model_type,
+    unsupported,
+)
 from omnidraft.export.checkpoint.config import read_config
 from omnidraft.export.checkpoint.reader import Reader
 from omnidraft.export.checkpoint.rope import ropes_of
@@ -119,7 +124,7 @@ def describe(config: Mapping[str, Any], source: Path | str) -> tuple[Decoder, Ar
             f"{path}: quantization_config: weights quantized by {method!r} are not read. Take "
             "the checkpoint from before it was quantized, or a GGUF file."
         )
-    for key in ("mlp_bias", "attn_logit_softcapping", "final_logit_softcapping"):
+    for key in ("mlp_bias", *(() if family.soft_caps else SOFT_CAPS)):
         if config.get(key):
             raise unsupported(f"{source}: {key} = {config[key]}")
     c = read_config(family.schema, config, path)

@@ -52,6 +52,9 @@ class Decoder:
     # Norms before attention and feed-forward network, and after them.
     pre_norms: bool = True
     post_norms: bool = False
+    # Scores of attention and logits are cap * tanh(value / cap); 0: they are not capped.
+    attention_cap: float = 0.0
+    logit_cap: float = 0.0
     # How many elements of a head are rotated, the first half of them with the second. The rows of
     # queries and keys are read in an order in which a head's first half meets its second.
     rotary_size: int | None = None  # all
@@ -168,6 +171,7 @@ def check_drafts(decoder: Decoder, source: Path | str) -> None:
         "GELU": d.activation != "silu",
         "normed queries and keys": bool(d.qk_norm),
         "norms after its blocks": d.post_norms,
+        "soft caps": d.attention_cap > 0 or d.logit_cap > 0,
         "sliding windows": any(d.windows),
         "layers that rotate differently": len(set(d.ropes)) > 1,
         "scaled rotation": any(rope.amplitude != 1 for rope in d.ropes),

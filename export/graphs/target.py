@@ -243,6 +243,9 @@ class DecoderWriter(LinearWriter):
                 self.product(x, self.store("head", shape, np.float32, blocks))
             else:  # never 4 bits: every logit would pay for it
                 self.linear8(x, "head", shape, blocks)
+        if cap := d.logit_cap:
+            uncapped = self.node("Mul", [self.nodes[-1].output[0], self.real(1 / cap)])
+            self.node("Mul", [self.node("Tanh", [uncapped]), self.real(cap)])
         self.nodes[-1].output[0] = "logits"
 
     def rope_tables(self) -> list[tuple[str, str]]:
@@ -301,6 +304,7 @@ class DecoderWriter(LinearWriter):
             norms = [self.vector(f"{i}.{part}_norm", size) for part in "qk"]
         elif d.qk_norm == "row":
             joined = self.normed_rows(i, joined)
+        cap = {"cap": float(d.attention_cap)} if d.attention_cap else {}
         mixed = f"attention_{i}"
         self.node(
             "Attention",
@@ -315,6 +319,7 @@ class DecoderWriter(LinearWriter):
             window=d.windows[i] or 0,
             scale=float(d.query_scale),
             norm_epsilon=float(d.norm_epsilon),
+            **cap,
         )
         shape = (d.hidden_size, d.heads * size)
         bias = self.checkpoint.rows(f"{i}.o.bias") if d.output_bias else None

@@ -98,6 +98,19 @@ OMNIDRAFT_INLINE void score(const Row* rows, std::size_t count, std::size_t tile
   }
 }
 
+// Scores, in base 2, with their magnitude bounded by `cap`, which is in base e.
+template <std::size_t W>
+OMNIDRAFT_INLINE void bound(float* scores, std::size_t count, float cap) {
+  using Floats = typename Vector<W>::Floats;
+  for (std::size_t i = 0; i < count; i += W) {
+    const Floats x = load<W>(scores + i);
+    // tanh(y) = (1 - e) / (1 + e) with e = exp(-2y), for y >= 0.
+    const Floats e = exp2_of<W, true>((x < 0.0F ? x : -x) * (2.0F / cap));
+    const Floats t = (1.0F - e) / (1.0F + e) * (cap * kLog2E);
+    store<W>(x < 0.0F ? -t : t, scores + i);
+  }
+}
+
 // Turns base-2 exponents into weights relative to the largest; returns their sum.
 template <std::size_t W>
 OMNIDRAFT_INLINE float softmax(float* scores, std::size_t count) {
@@ -232,6 +245,9 @@ OMNIDRAFT_INLINE void attend_with(const AttentionShape& shape, const AttentionTe
   for (const Row& row : rows) {
     const std::size_t all = row.tiles() * kKeyTile;
     const std::size_t start = row.first_tile() * kKeyTile;
+    if (shape.cap > 0) {
+      bound<W>(row.scores, all, shape.cap);
+    }
     std::fill(row.scores, row.scores + (row.first - start), -kInfinity);
     std::fill(row.scores + (row.last + 1 - start), row.scores + all, -kInfinity);
     const float factor = 1.0F / softmax<W>(row.scores, all);

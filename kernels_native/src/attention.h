@@ -21,6 +21,7 @@ struct AttentionShape {
   std::size_t head_size = 0;  // even
   std::size_t window = 0;     // how many positions a row sees, its own among them; 0: all
   float scale = 1.0F;         // of the scores
+  float cap = 0.0F;           // scores are cap * tanh(score / cap); 0: they are not capped
   float norm_epsilon = 0.0F;
 };
 

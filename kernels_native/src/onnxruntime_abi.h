@@ -54,7 +54,9 @@ struct OrtApi {
   OrtStatus* (*KernelContext_GetOutput)(OrtKernelContext* context, std::size_t index,
                                         const std::int64_t* dimensions, std::size_t count,
                                         OrtValue** out);  // 91
-  void* from_92[7];
+  void* from_92[1];
+  void (*ReleaseStatus)(OrtStatus* status);  // 93
+  void* from_94[5];
   void (*ReleaseTensorTypeAndShapeInfo)(OrtTensorTypeAndShapeInfo* info);  // 99
   void* from_100[174];
   OrtStatus* (*KernelContext_ParallelFor)(const OrtKernelContext* context,
@@ -65,6 +67,7 @@ struct OrtApi {
 static_assert(offsetof(OrtApi, AddCustomOpDomain) == 28 * sizeof(void*));
 static_assert(offsetof(OrtApi, GetTensorTypeAndShape) == 65 * sizeof(void*));
 static_assert(offsetof(OrtApi, KernelContext_GetOutput) == 91 * sizeof(void*));
+static_assert(offsetof(OrtApi, ReleaseStatus) == 93 * sizeof(void*));
 static_assert(offsetof(OrtApi, ReleaseTensorTypeAndShapeInfo) == 99 * sizeof(void*));
 static_assert(offsetof(OrtApi, KernelContext_ParallelFor) == 274 * sizeof(void*));
 

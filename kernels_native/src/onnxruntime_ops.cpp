@@ -136,6 +136,11 @@ struct Attention {
     shape.window = integer("window");
     check(api.KernelInfoGetAttribute_float(info, "scale", &shape.scale));
     check(api.KernelInfoGetAttribute_float(info, "norm_epsilon", &shape.norm_epsilon));
+    if (OrtStatus* const missing = api.KernelInfoGetAttribute_float(info, "cap", &shape.cap)) {
+      api.ReleaseStatus(missing);
+      shape.cap = 0;
+    }
+    require(shape.cap >= 0, "cap must not be negative");
     require(shape.kv_heads > 0 && shape.heads > 0 && shape.heads % shape.kv_heads == 0,
             "heads must be a multiple of kv_heads");
   }

@@ -122,7 +122,8 @@ struct Layer {
         for (std::size_t i = 0; i < size; ++i) {
           score += query[i] * key[i];
         }
-        weights.push_back(score * shape.scale);
+        score *= shape.scale;
+        weights.push_back(shape.cap > 0 ? shape.cap * std::tanh(score / shape.cap) : score);
         largest = std::max(largest, weights.back());
       }
       double sum = 0;
@@ -148,6 +149,7 @@ struct Kind {
   const char* name;
   std::size_t heads, kv_heads, head_size, window;
   bool norms;
+  float cap = 0.0F;
 };
 
 class AttentionTest : public testing::TestWithParam<Kind> {
@@ -156,7 +158,9 @@ class AttentionTest : public testing::TestWithParam<Kind> {
 
   Layer layer(float stale = 0.0F) const {
     const Kind& kind = GetParam();
-    return {kind.heads, kind.kv_heads, kind.head_size, kind.window, kind.norms, kLength, stale};
+    Layer layer(kind.heads, kind.kv_heads, kind.head_size, kind.window, kind.norms, kLength, stale);
+    layer.shape.cap = kind.cap;
+    return layer;
   }
 };
 
@@ -226,6 +230,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, AttentionTest,
                          testing::Values(Kind{"SmolLM2", 9, 3, 64, 0, false},
                                          Kind{"Gemma", 4, 1, 256, 0, true},
                                          Kind{"GemmaWithWindow", 4, 1, 32, 20, true},
+                                         Kind{"CappedScores", 4, 2, 64, 20, false, 0.7F},
                                          Kind{"WindowOverTiles", 2, 2, 80, 60, false},
                                          Kind{"NarrowHeads", 4, 2, 6, 0, false},
                                          Kind{"ItselfOnly", 1, 1, 128, 1, false}),

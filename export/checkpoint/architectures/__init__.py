@@ -51,6 +51,9 @@ GGUF_NAMES = {
     "post_mlp_norm": "post_ffw_norm",
 }
 
+SOFT_CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
+"""Fields of config.json and of GGUF files."""
+
 
 class Metadata(Protocol):
     """A field of a GGUF file by its name without the family's; required if without a default."""
@@ -67,6 +70,7 @@ class Architecture(Generic[AnyConfig]):
         gguf_types: its names in GGUF files.
         schema: what is read of config.json.
         activation, qk_norm, pre_norms, post_norms: see ``Decoder``.
+        soft_caps: it may have them; in other families a checkpoint that asks for some is refused.
         hf_names: names in safetensors without prefix, layer and suffix, by those of ``Checkpoint``;
             the head's is ``lm_head``.
         gguf_names: the same in GGUF files.
@@ -83,6 +87,7 @@ class Architecture(Generic[AnyConfig]):
     qk_norm: QkNorm = ""
     pre_norms: bool = True
     post_norms: bool = False
+    soft_caps: bool = False
     hf_names: Mapping[str, str] = HF_NAMES
     gguf_names: Mapping[str, str] = GGUF_NAMES
     hf_norm_offset: float = 0.0

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from omnidraft.export.checkpoint.architectures import HF_NAMES, Architecture, Metadata
+from omnidraft.export.checkpoint.architectures import Architecture, Metadata
+from omnidraft.export.checkpoint.architectures.gemma2 import Gemma2
 from omnidraft.export.checkpoint.config import Config, Positive, Size
 from omnidraft.export.checkpoint.rope import rope_of, ropes_of
 from omnidraft.export.checkpoint.spec import Decoder, windows_of, with_windows
@@ -32,12 +33,7 @@ class Gemma3(Architecture[Gemma3Config]):
     activation = "gelu_tanh"
     qk_norm = "head"
     post_norms = True
-    # What follows the attention has the name of what precedes a Llama's feed-forward network.
-    hf_names = HF_NAMES | {
-        "mlp_norm": "pre_feedforward_layernorm",
-        "post_attention_norm": "post_attention_layernorm",
-        "post_mlp_norm": "post_feedforward_layernorm",
-    }
+    hf_names = Gemma2.hf_names
     hf_norm_offset = 1.0
 
     def text_config(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
