@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from omnidraft.export.checkpoint.safetensors import describe
 from omnidraft.export.conversion import convert
 from omnidraft.runtime.engines.onnx import OnnxModel
+from omnidraft.runtime.errors import DamagedFileError
 
 gguf = pytest.importorskip("gguf")
 torch = pytest.importorskip("torch", reason="compares with transformers, which needs torch")
@@ -209,6 +211,7 @@ def write_gguf(path: Path, family: Family, model: Any) -> Path:
     writer.add_head_count(heads)
     writer.add_head_count_kv(kv_heads)
     writer.add_key_length(head_size)
+    writer.add_value_length(head_size)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     for key, value in family.metadata.items():
@@ -266,6 +269,22 @@ def test_logits_equal_transformers(name: str, tmp_path: Path, references: dict[s
         for start, stop in ((11, 12), (12, 25), (25, 26), (26, 40)):
             part = model.forward(tokens[start:stop])
             np.testing.assert_allclose(part, expected[start:stop], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "model_type", sorted({each.model_type for each in FAMILIES.values()} | {"gemma3_text"})
+)
+def test_what_a_configuration_leaves_out_is_what_transformers_takes(model_type: str) -> None:
+    """Or it is missed, in words. Some of Gemma-3 are published with half of their fields."""
+    whole = transformers.AutoConfig.for_model(model_type).to_dict()
+    expected, _ = describe(whole, "whole")
+    for key in sorted(whole.keys() - {"model_type"}):
+        try:
+            found, _ = describe({k: v for k, v in whole.items() if k != key}, "part")
+        except DamagedFileError as error:
+            assert key in str(error)
+        else:
+            assert found == expected, key
 
 
 def test_longrope_ends_where_training_did(tmp_path: Path, references: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ class Gemma2Config(Config):
     num_key_value_heads: Size = 4
     head_dim: Size = 256
     hidden_activation: str | None = "gelu_pytorch_tanh"
-    tie_word_embeddings: bool | None = True
+    tie_word_embeddings: bool = True
     query_pre_attn_scalar: Positive = 256
     sliding_window: Annotated[int, Field(ge=0)] | None = WINDOW
     attn_logit_softcapping: Positive | None = ATTENTION_CAP

@@ -19,8 +19,21 @@ FULL_ATTENTION_EVERY = 6
 
 
 class Gemma3Config(Config):
-    query_pre_attn_scalar: Positive | None = None
-    sliding_window: Annotated[int, Field(ge=0)] = 0
+    # Multimodal checkpoints are published without what is as transformers has it.
+    num_hidden_layers: Size = 26
+    hidden_size: Size = 2304
+    intermediate_size: Size = 9216
+    num_attention_heads: Size = 8
+    num_key_value_heads: Size = 4
+    head_dim: Size = 256
+    vocab_size: Size = 262_208
+    max_position_embeddings: Annotated[int, Field(ge=2)] = 131_072
+    rms_norm_eps: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e-6
+    hidden_activation: str | None = "gelu_pytorch_tanh"
+    tie_word_embeddings: bool = True
+    rope_theta: Positive = 1_000_000.0
+    query_pre_attn_scalar: Positive = 256
+    sliding_window: Annotated[int, Field(ge=0)] | None = 4096
     sliding_window_pattern: Size = FULL_ATTENTION_EVERY
     rope_local_base_freq: Positive = LOCAL_ROPE_BASE
 
@@ -44,21 +57,20 @@ class Gemma3(Architecture[Gemma3Config]):
         return {**outer, **inner, "tie_word_embeddings": True}
 
     def from_config(self, decoder: Decoder, config: Gemma3Config) -> Decoder:
-        tied, every = config.tie_word_embeddings, config.sliding_window_pattern
+        every = config.sliding_window_pattern
         local = ropes_of(config)[1]
         if config.rope_parameters is None:
             local = rope_of(config.rope_local_base_freq, decoder.head_size)
         windows = windows_of(
             decoder.layers,
-            config.sliding_window,
+            config.sliding_window or 0,
             lambda layer: (layer + 1) % every != 0,
             config.layer_types,
         )
         decoder = replace(
             decoder,
-            query_scale=(config.query_pre_attn_scalar or decoder.head_size) ** -0.5,
+            query_scale=config.query_pre_attn_scalar**-0.5,
             embedding_scale=decoder.hidden_size**0.5,
-            tied_embeddings=tied is None or tied,
             qkv_bias=config.attention_bias,
             output_bias=config.attention_bias,
         )

@@ -10,12 +10,13 @@ from typing import Annotated
 from pydantic import Field
 
 from omnidraft.export.checkpoint.architectures import Architecture
-from omnidraft.export.checkpoint.config import Config
+from omnidraft.export.checkpoint.config import Config, Size
 from omnidraft.export.checkpoint.rope import ropes_of
 from omnidraft.export.checkpoint.spec import Decoder, windows_of, with_windows
 
 
 class MistralConfig(Config):
+    num_key_value_heads: Size | None = 8
     sliding_window: Annotated[int, Field(ge=0)] | None = 4096
 
 

@@ -18,7 +18,8 @@ STILL_EVERY = 4
 
 
 class SmolLM3Config(Config):
-    tie_word_embeddings: bool | None = True
+    num_key_value_heads: Size | None = 4
+    tie_word_embeddings: bool = True
     rope_theta: Positive = 2_000_000.0
     # 1 for a layer that rotates, 0 for one that does not.
     no_rope_layers: list[Annotated[int, Field(ge=0, le=1)]] | None = None
