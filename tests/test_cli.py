@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -44,14 +45,17 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def run(
-    world: dict[str, str], *arguments: str, stdin: bytes = b"", timeout: float = 120
+    world: dict[str, str],
+    *arguments: str,
+    stdin: bytes = b"",
+    environment: Mapping[str, str] = {},
 ) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [sys.executable, "-m", "omnidraft", *arguments],
         input=stdin,
         capture_output=True,
-        timeout=timeout,
-        env={**os.environ, "OMNIDRAFT_CACHE": world["cache"], "COLUMNS": "100"},
+        timeout=120,
+        env={**os.environ, "OMNIDRAFT_CACHE": world["cache"], "COLUMNS": "100", **environment},
     )
 
 
@@ -128,7 +132,156 @@ def test_streamed_text_is_the_text(world: dict[str, str]) -> None:
     streamed = run(world, "generate", *arguments, "--max-new-tokens", "30", stdin=stdin)
     answer = run(world, "generate", *arguments, "--max-new-tokens", "30", "--json", stdin=stdin)
     assert streamed.stdout.decode() == json.loads(answer.stdout)["text"] + "\n"
-    assert streamed.stderr == b""
+    assert json.loads(answer.stdout)["finish_reason"] == "length" and answer.stderr == b""
+    cut = b"The answer was cut after 30 tokens; --max-new-tokens allows more.\n"
+    assert streamed.stderr == cut
+
+
+def test_an_answer_that_fills_the_context_says_so(world: dict[str, str]) -> None:
+    models = ("--target", world["target"], "--drafter", world["drafter"])
+    done = run(world, "generate", "The", *models, "--raw", "--context", "16")
+    assert done.returncode == 0
+    assert b"the context of 16 is full; --context allows more" in done.stderr
+    done = run(world, "generate", "The", *models, "--raw", "--context", "16", "--stop", "e")
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_characters_that_the_output_cannot_encode_end_nothing(
+    world: dict[str, str], tmp_path: Path, encoding: str
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"task": "中文", "prompt": "The"}))
+    command = [sys.executable, "-m", "omnidraft"]
+    models = ["--target", world["target"], "--drafter", world["drafter"]]
+    environment = {**os.environ, "OMNIDRAFT_CACHE": world["cache"], "PYTHONIOENCODING": encoding}
+    done = subprocess.run(
+        [*command, "bench", str(prompts), *models, "--max-new-tokens", "8"],
+        capture_output=True,
+        timeout=120,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"??" in done.stdout and b"accepted" in done.stdout
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_a_terminal_that_cannot_show_a_character_shows_the_rest(world: dict[str, str]) -> None:
+    whole = generate(world, "Ünïcödé", "--max-new-tokens", "30")["text"]
+    assert not whole.isascii()
+    leader, follower = os.openpty()
+    with subprocess.Popen(
+        [
+            *(sys.executable, "-m", "omnidraft", "generate", "Ünïcödé", "--max-new-tokens", "30"),
+            *("--target", world["target"], "--drafter", world["drafter"]),
+        ],
+        stdout=follower,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "OMNIDRAFT_CACHE": world["cache"], "PYTHONIOENCODING": "ascii"},
+    ) as process:
+        os.close(follower)
+        shown = b""
+        while True:
+            try:
+                data = os.read(leader, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not data:
+                break
+            shown += data
+        assert process.stderr is not None
+        said = process.stderr.read()
+        assert process.wait(60) == 0, said
+    os.close(leader)
+    assert b"?" in shown and b"Traceback" not in said
+
+
+def test_names_that_look_like_markup_are_printed_as_they_are(
+    world: dict[str, str], tmp_path: Path
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    tasks = ["[red]a[/b]", "[/]", "[bold]", ":smile:", "back\\[slash]"]
+    prompts.write_text("".join(json.dumps({"task": t, "prompt": "The"}) + "\n" for t in tasks))
+    models = ("--target", world["target"], "--drafter", world["drafter"])
+    done = run(world, "bench", str(prompts), *models, "--max-new-tokens", "6")
+    assert done.returncode == 0, done.stderr
+    for task in tasks:
+        assert f"\n{task} " in done.stdout.decode()
+    done = run(world, "generate", "x", "--target", "[red]a[/b]")
+    assert done.returncode == 2 and b"[red]a[/b]" in done.stderr
+
+
+def test_progress_in_a_pipe_is_lines(world: dict[str, str], tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "The"}\n' * 4)
+    target = str(write_target(tmp_path / "new", seed=5))
+    models = ("--target", target, "--drafter", world["drafter"])
+    done = run(world, "bench", str(prompts), *models, "--max-new-tokens", "6")
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.decode().splitlines()
+    assert {"converting", "checking batch invariance"} <= set(lines)
+    answering = [line for line in lines if line.startswith("answering")]
+    counts = [line.split(", ")[1] for line in answering]
+    assert counts == [f"{n} of 4 prompts" for n in (1, 2, 3, 4)]
+    assert answering[1].startswith("answering: 50 %, ") and "tokens a round" in answering[1]
+    assert "\x1b" not in done.stderr.decode() and "\r" not in done.stderr.decode()
+
+
+INTERRUPTING = """
+import os, signal, sys
+from omnidraft.cli.app import main
+from omnidraft.runtime.session import Session
+generate, count, answers = Session.generate, int(sys.argv.pop(1)), []
+def interrupting(*arguments, **options):
+    answers.append(generate(*arguments, **options))
+    if len(answers) == count:
+        os.kill(os.getpid(), signal.SIGINT)
+    return answers[-1]
+Session.generate = interrupting
+main()
+"""
+
+
+def interrupted(
+    world: dict[str, str], answers: int, *arguments: str
+) -> subprocess.CompletedProcess[bytes]:
+    """The command, which gets Ctrl-C when it has made so many answers."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTING, str(answers), *arguments],
+        capture_output=True,
+        timeout=120,
+        env={**os.environ, "OMNIDRAFT_CACHE": world["cache"], "OMNIDRAFT_DATA": world["cache"]},
+    )
+    assert done.returncode == 130, done.stderr
+    assert b"interrupted" in done.stderr and b"Traceback" not in done.stderr
+    return done
+
+
+def test_ctrl_c_in_a_bench_prints_the_figures_so_far(world: dict[str, str], tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"task": "t", "prompt": "The"}\n' * 9)
+    command = ("bench", str(prompts), "--target", world["target"], "--max-new-tokens", "8")
+    # Two warm up, then there are two for each prompt.
+    done = interrupted(world, 9, *command)
+    assert b"of the first 3 of 9 prompts" in done.stderr
+    assert b"tok/round" in done.stdout and b"\nall " in done.stdout
+    done = interrupted(world, 8, *command, "--json")
+    assert json.loads(done.stdout)["overall"]["prompts"] == 2
+    assert interrupted(world, 3, *command).stdout == b""
+
+
+def test_ctrl_c_while_adapting_says_what_is_kept(world: dict[str, str], tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "The quick brown fox"}\n' * 9)
+    command = ("adapt", str(prompts), "--target", world["target"], "--drafter", world["drafter"])
+    options = ("--adapter", "kept", "--interval", "1", "--max-new-tokens", "8")
+    done = interrupted(world, 4, *command, *options)
+    assert b"3 of 9 prompts were answered" in done.stderr and b"adapter kept" in done.stderr
+    printed = re.search(rb"kept: (\d+) updates from (\d+) prompts", done.stdout)
+    assert printed is not None and int(printed[1]) >= 1
+    data = {"OMNIDRAFT_DATA": world["cache"]}
+    shown = run(world, "adapters", "show", "kept", "--json", environment=data)
+    assert json.loads(shown.stdout)["metadata"]["updates"] == int(printed[1])
 
 
 def test_the_prompt_can_be_given_in_several_ways(world: dict[str, str], tmp_path: Path) -> None:

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.prompt import Confirm
 from rich.table import Table
+from rich.text import Text
 
 from omnidraft.cli import options as opt
-from omnidraft.cli.output import print_json, stdout
+from omnidraft.cli.output import errors, print_json, stdout
 from omnidraft.runtime.errors import OmniDraftError
 
 if TYPE_CHECKING:
@@ -45,11 +44,11 @@ def list_(as_json: opt.AsJson = False) -> None:
         right = heading in ("prompts", "updates", "rank", "size")
         table.add_column(heading, justify="right" if right else "left", overflow="fold")
     for entry in entries:
-        facts = ["[red]unreadable[/]", "–", "", "", ""]
+        facts: list[str | Text] = [Text("unreadable", "red"), "–", "", "", ""]
         if entry.metadata is not None:
             m = entry.metadata
             counts = (f"{m.prompts:,}", f"{m.updates:,}", str(m.rank))
-            facts = [escape(m.drafter.name), escape(m.target.name), *counts]
+            facts = [m.drafter.name, m.target.name, *counts]
         used = f"{entry.used.astimezone():%Y-%m-%d %H:%M}"
         table.add_row(entry.name, *facts, f"{entry.size / 1e6:.2f} MB", used)
     console = stdout()
@@ -57,14 +56,11 @@ def list_(as_json: opt.AsJson = False) -> None:
     total = sum(entry.size for entry in entries)
     console.print(
         f"{len(entries)} in {store.folder}, {total / 1e6:.1f} of {store.max_bytes / 1e6:.0f} MB",
-        markup=False,
         soft_wrap=True,
     )
     for entry in entries:
         if entry.problem:
-            console.print(
-                f"{entry.name}: {entry.problem}", style="red", markup=False, soft_wrap=True
-            )
+            console.print(f"{entry.name}: {entry.problem}", style="red", soft_wrap=True)
 
 
 @adapters_app.command()
@@ -96,7 +92,7 @@ def show(name: Name, as_json: opt.AsJson = False) -> None:
         **{figure: json.dumps(value) for figure, value in m.figures.items()},
     }
     for title, text in rows.items():
-        table.add_row(escape(title), escape(text))
+        table.add_row(title, text)
     stdout().print(table)
 
 
@@ -143,7 +139,7 @@ def import_(
         return
     print(name)
     if evicted:
-        Console(stderr=True).print(f"removed to make room: {', '.join(evicted)}", style="yellow")
+        errors.print(f"removed to make room: {', '.join(evicted)}", style="yellow")
 
 
 @adapters_app.command()
@@ -156,12 +152,11 @@ def delete(
     store = _store()
     store.check(name)
     if not yes:
-        console = Console(stderr=True)
         try:
-            question = f"Delete {escape(name)} and all it has learned?"
-            confirmed = Confirm.ask(question, console=console)
+            question = Text(f"Delete {name} and all it has learned?")
+            confirmed = Confirm.ask(question, console=errors)
         except EOFError as error:
-            console.print()
+            errors.print()
             raise OmniDraftError("Nobody confirmed: nothing was deleted. Pass --yes.") from error
         if not confirmed:
             raise OmniDraftError("Not confirmed: nothing was deleted.")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
-import signal
 import sys
 import warnings
-from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -20,6 +19,7 @@ from omnidraft.cli.doctor import doctor
 from omnidraft.cli.export import export
 from omnidraft.cli.generate import generate
 from omnidraft.cli.inspect import inspect
+from omnidraft.cli.interruption import Interrupted, raise_on_signals
 from omnidraft.cli.models import models_app
 from omnidraft.cli.output import errors
 from omnidraft.cli.profile import profile
@@ -66,15 +66,17 @@ def main() -> None:
     warnings.showwarning = lambda message, *_, **__: errors.print(
         Text(f"warning: {message}", "yellow"), soft_wrap=True
     )
-    # What is half done is cleared away on either.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
+    raise_on_signals()
+    for stream in (sys.stdout, sys.stderr):
+        # A character that the terminal's encoding lacks is no reason to end an answer.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         app()
     except OmniDraftError as error:
         errors.print(Text(f"error: {error}", "red"), soft_wrap=True)
         sys.exit(2)
-    except _Interrupted as interruption:
+    except Interrupted as interruption:
         errors.print("\ninterrupted")
         sys.exit(128 + interruption.signum)
     except BrokenPipeError:
@@ -91,15 +93,3 @@ def main() -> None:
 def _forget_output() -> None:
     """Keep Python from complaining at exit about output that cannot be written."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-class _Interrupted(BaseException):
-    """Ctrl-C or SIGTERM. Not KeyboardInterrupt, of which Typer would make exit code 1."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(signum)
-        self.signum = signum
-
-
-def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
-    raise _Interrupted(signum)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 from rich.table import Table
 
 from omnidraft import GenerationOptions, Session
 from omnidraft.cli import options as opt
+from omnidraft.cli.interruption import Interrupted
 from omnidraft.cli.loading import generation_options, open_session
-from omnidraft.cli.output import print_json, progress_bar, stdout
+from omnidraft.cli.output import errors, print_json, stdout, steps
 from omnidraft.runtime.bench import Comparison, Report, compare, read_prompts
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION
@@ -71,22 +74,40 @@ def bench(
         engine,
         threads,
         context,
+        quiet=as_json,
         keep_ngrams=False,
         adapter=adapter,
     )
-    with progress_bar() as progress:
-        bar = progress.add_task("", total=len(entries))
+    done: Report | None = None
+    try:
+        with steps("warming up", quiet=as_json) as show:
 
-        def show(report: Report) -> None:
-            sums = report.overall
-            progress.update(
-                bar,
-                completed=sums.prompts,
-                description=f"{sums.speculative.block_efficiency:.2f} tokens a round, "
-                f"{sums.speedup:.2f}×, {sums.identical}/{sums.prompts} identical",
-            )
+            def told(report: Report) -> None:
+                nonlocal done
+                done = copy.deepcopy(report)
+                show("answering", done.overall.prompts / len(entries), _so_far(done, len(entries)))
 
-        report = compare(session, entries, options, show)
+            compare(session, entries, options, told)
+    except Interrupted:
+        if done is not None:
+            _print(done, session, options, as_json)
+            count = done.overall.prompts
+            errors.print(f"\nThese figures are of the first {count} of {len(entries)} prompts.")
+        raise
+    assert done is not None  # there is at least one prompt
+    _print(done, session, options, as_json)
+
+
+def _so_far(report: Report, total: int) -> str:
+    sums = report.overall
+    text = (
+        f"{sums.prompts} of {total} prompts, {sums.speculative.block_efficiency:.2f} tokens a "
+        f"round, {sums.speedup:.2f}× as fast"
+    )
+    return f"{text}, {sums.identical} identical" if sums.greedy else text
+
+
+def _print(report: Report, session: Session, options: GenerationOptions, as_json: bool) -> None:
     if as_json:
         print_json(report.as_dict())
     else:

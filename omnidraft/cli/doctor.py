@@ -20,7 +20,7 @@ def doctor(as_json: opt.AsJson = False) -> None:
     if as_json:
         print_json({"findings": [vars(finding) for finding in findings]})
     else:
-        marks = {"ok": "[green]✓[/]", "optional": "[yellow]–[/]", "problem": "[red]✗[/]"}
+        marks = {"ok": ("✓", "green"), "optional": ("–", "yellow"), "problem": ("✗", "red")}
         table = Table(box=None, show_header=False, pad_edge=False)
         table.add_column(width=1)
         table.add_column(no_wrap=True)
@@ -29,7 +29,7 @@ def doctor(as_json: opt.AsJson = False) -> None:
             detail = Text(finding.detail)
             if finding.remedy:
                 detail.append(f"\n→ {finding.remedy}", "bold")
-            table.add_row(marks[finding.state], finding.subject, detail)
+            table.add_row(Text(*marks[finding.state]), finding.subject, detail)
         stdout().print(table)
     if any(finding.state == "problem" for finding in findings):
         raise typer.Exit(1)

@@ -94,6 +94,6 @@ def export(
     options = Options(
         quantization, lora_rank, context or 0, soc, threads, min_agreement, train_step
     )
-    with steps(f"exporting {checkpoint}") as show:
+    with steps(f"exporting {checkpoint}", quiet=as_json) as show:
         write(checkpoint, output, backend, options, calibration=calibration, progress=show)
     inspect(output, as_json=as_json)

@@ -18,6 +18,7 @@ from omnidraft.cli.loading import generation_options, open_session
 from omnidraft.cli.output import errors, print_json, stdout
 from omnidraft.cli.prompt import read_prompt
 from omnidraft.runtime.answer import Answer
+from omnidraft.runtime.engines.model import LimitedContext
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION
 from omnidraft.runtime.options import (
@@ -115,6 +116,7 @@ def generate(
         engine,
         threads,
         context,
+        quiet=as_json,
         keep_ngrams=options.sampling.greedy or seed is None,
         adapter=adapter,
         learn=learn,
@@ -148,13 +150,28 @@ def _stream(session: Session, prompt: str, options: GenerationOptions) -> None:
     finally:
         if begun:
             print(flush=True)
-    if session.last is not None and coloured:
-        stats = session.last.statistics
+    last = session.last
+    if last is not None and last.finish_reason == "length":
+        errors.print(_cut(session, options), style="dim", soft_wrap=True)
+    if last is not None and coloured:
+        stats = last.statistics
         errors.print(
-            f"[dim]{stats.target_tokens} tokens, {stats.tokens_per_second:.1f} a second, "
+            f"{stats.target_tokens} tokens, {stats.tokens_per_second:.1f} a second, "
             f"{stats.block_efficiency:.2f} a round, {stats.acceptance_rate:.0%} accepted, "
-            f"{stats.ngram_accepted} of {stats.ngram_hits} n-grams accepted[/]"
+            f"{stats.ngram_accepted} of {stats.ngram_hits} n-grams accepted",
+            style="dim",
         )
+
+
+def _cut(session: Session, options: GenerationOptions) -> str:
+    """Why an answer that did not end was cut."""
+    assert session.last is not None
+    count, model = session.last.statistics.target_tokens, session.target.model
+    if count >= options.max_new_tokens:
+        return f"The answer was cut after {count} tokens; --max-new-tokens allows more."
+    text = f"The answer was cut after {count} tokens: the context of {model.max_length} is full"
+    own = model.own_length if isinstance(model, LimitedContext) else model.max_length
+    return f"{text}; --context allows more." if own > model.max_length else f"{text}."
 
 
 def _answer_as_dict(answer: Answer) -> dict[str, Any]:

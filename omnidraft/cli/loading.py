@@ -25,9 +25,10 @@ def open_models(
     *,
     context: int | None = None,
     learnable: bool = False,
+    quiet: bool = False,
 ) -> tuple[LoadedModel, LoadedModel | None]:
     """``open_pair``, showing what takes time."""
-    with steps("loading") as show:
+    with steps("loading", quiet=quiet) as show:
         return open_pair(
             target,
             drafter,
@@ -48,6 +49,7 @@ def open_session(
     threads: int,
     context: int | None,
     *,
+    quiet: bool,
     keep_ngrams: bool,
     adapter: str | None = None,
     learn: bool = False,
@@ -65,6 +67,7 @@ def open_session(
         threads,
         context=context,
         learnable=adapter is not None,
+        quiet=quiet,
     )
     return Session(
         target_model,

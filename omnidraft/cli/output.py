@@ -1,17 +1,18 @@
-"""What the commands share: one JSON object on stdout, progress on stderr."""
+"""How the commands speak: results on stdout, one JSON object if asked; progress on stderr."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-errors = Console(stderr=True, highlight=False)
+# Names, paths and texts are printed as they are: nothing in them is markup.
+errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 # Columns where nobody watches: wide enough that no table folds its names.
 _WIDE = 200
@@ -26,7 +27,7 @@ class _Output(Console):
 def stdout(*, soft_wrap: bool = False) -> Console:
     """A console for stdout."""
     width = None if sys.stdout.isatty() else _WIDE
-    return _Output(highlight=False, soft_wrap=soft_wrap, width=width)
+    return _Output(highlight=False, markup=False, emoji=False, soft_wrap=soft_wrap, width=width)
 
 
 def print_json(value: dict[str, Any]) -> None:
@@ -35,30 +36,76 @@ def print_json(value: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
+class Show(Protocol):
+    """Told what is being done."""
+
+    def __call__(self, step: str, fraction: float | None, detail: str = "") -> None:
+        """
+        Args:
+            fraction: of this step that is done; None where that is unknown.
+            detail: what has come of it so far.
+        """
+
+
 @contextmanager
-def progress_bar() -> Iterator[Progress]:
-    """A progress bar on stderr that leaves nothing behind; silent where nobody watches."""
+def steps(description: str, *, quiet: bool = False) -> Iterator[Show]:
+    """Show on stderr what takes time: a bar in a terminal, which goes when it is done, else lines.
+
+    Args:
+        description: shown in a terminal until the first step is told.
+        quiet: no lines where there is no terminal.
+    """
+    if not errors.is_terminal:
+        yield _silent if quiet else _Lines()
+        return
     with Progress(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TimeRemainingColumn(),
         console=errors,
         transient=True,
-        disable=not errors.is_terminal,
     ) as progress:
-        yield progress
+        yield _Bar(progress, description)
 
 
-@contextmanager
-def steps(description: str) -> Iterator[Callable[[str, float | None], None]]:
-    """A progress bar for fetching and converting; yields what is told each step."""
-    with progress_bar() as progress:
-        bar = progress.add_task(description, total=None)
+class _Bar:
+    """A bar that starts anew with each step, and with it the estimate of the time it takes."""
 
-        def show(step: str, fraction: float | None) -> None:
-            progress.update(bar, description=step, total=1 if fraction is not None else None)
-            if fraction is not None:
-                progress.update(bar, completed=fraction)
+    def __init__(self, progress: Progress, description: str) -> None:
+        self._progress = progress
+        self._step = description
+        self._bar = progress.add_task(description, total=None)
 
-        yield show
+    def __call__(self, step: str, fraction: float | None, detail: str = "") -> None:
+        total = None if fraction is None else 1.0
+        if step != self._step:
+            self._step = step
+            self._progress.reset(self._bar, total=total)
+        self._progress.update(
+            self._bar,
+            description=f"{step}: {detail}" if detail else step,
+            total=total,
+            completed=fraction or 0.0,
+        )
+
+
+class _Lines:
+    """A line for each step, and one for each tenth of it."""
+
+    def __init__(self) -> None:
+        self._step = ""
+        self._tenths = 0
+
+    def __call__(self, step: str, fraction: float | None, detail: str = "") -> None:
+        tenths = int((fraction or 0.0) * 10)
+        begins = step != self._step
+        if not begins and tenths <= self._tenths:
+            return
+        self._step, self._tenths = step, tenths
+        line = step if begins and not tenths else f"{step}: {tenths}0 %"
+        errors.print(f"{line}, {detail}" if detail else line, soft_wrap=True)
+
+
+def _silent(step: str, fraction: float | None, detail: str = "") -> None:
+    pass

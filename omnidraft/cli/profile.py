@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from omnidraft.cli import options as opt
@@ -94,7 +93,7 @@ def profile(
     )
     if html is not None:
         check_place(html)
-    with steps("loading") as show:
+    with steps("loading", quiet=as_json) as show:
         result = measure(request, show)
     if html is not None:
         write_html(result, html)
@@ -108,30 +107,30 @@ def _print(result: Profile) -> None:
     console = stdout()
     settings, machine = result.settings, result.machine
     console.print(
-        f"[bold]{escape(result.target)}[/] ({settings.quantization}) "
-        f"with {escape(result.drafter)}: {settings.prompts} prompts, {settings.repeats} times, "
-        f"at most {settings.max_new_tokens} tokens, {settings.target_threads} threads"
+        f"{result.target} ({settings.quantization}) with {result.drafter}: "
+        f"{_count(settings.prompts, 'prompt')}, {_count(settings.repeats, 'time')}, at most "
+        f"{settings.max_new_tokens} tokens, {_count(settings.target_threads, 'thread')}"
     )
     console.print(
-        f"{escape(machine.processor)}, {machine.usable_cores or machine.cores} cores, "
-        f"{escape(machine.os)}, ONNX Runtime {machine.versions['onnxruntime']}"
+        f"{machine.processor}, {machine.usable_cores or machine.cores} cores, "
+        f"{machine.os}, ONNX Runtime {machine.versions['onnxruntime']}"
     )
     if result.simulation is not None:
-        console.print(f"simulating {escape(result.simulation.device.name)}", style="yellow")
+        console.print(f"simulating {result.simulation.device.name}", style="yellow")
         for what, source in result.simulation.device.sources.items():
-            console.print(f"  {what}: {source}", style="yellow", markup=False)
+            console.print(f"  {what}: {source}", style="yellow")
     console.print()
     console.print(_throughput(result))
     speedup = result.speedup
     console.print(
-        f"speedup [bold]{speedup.median:.2f}×[/] ({speedup.lowest:.2f} to {speedup.highest:.2f}), "
+        f"speedup {speedup.median:.2f}× ({speedup.lowest:.2f} to {speedup.highest:.2f}), "
         f"{speedup.identical} of {settings.prompts} answers identical\n"
     )
     console.print(_latency(result))
     console.print()
     console.print(_memory(result.memory))
     console.print()
-    console.print(_energy(result), markup=False)
+    console.print(_energy(result))
 
 
 def _table(*headings: str, title: str = "") -> Table:
@@ -175,7 +174,7 @@ def _latency(result: Profile) -> Table:
         table.add_row(name, "1", f"{milliseconds:.1f}", "", "")
     for name, mode in (("plain", result.plain), ("speculative", result.speculative)):
         table.add_section()
-        table.add_row(f"[bold]{name}[/]")
+        table.add_row(name, style="bold")
         for phase, summary in _phases(mode):
             table.add_row(
                 phase,

@@ -33,7 +33,7 @@ def read_prompt(argument: str | None, option: str | None, file: Path | None) -> 
         if sys.stdin is None:
             raise OptionError(f"there is no stdin to read the prompt from. Give it {_WAYS}")
         if sys.stdin.isatty():
-            errors.print("[dim]Type the prompt; Ctrl-D on a line of its own ends it.[/]")
+            errors.print("Type the prompt; Ctrl-D on a line of its own ends it.", style="dim")
         return _stdin()
     if file is None:
         return str(given[0])
