@@ -597,12 +597,17 @@ def test_the_command_copies(home: AdapterStore, tmp_path: Path) -> None:
     home.save("math", small(1))
     file = tmp_path / "backup.adapter"
     assert command("export", "math", str(file), "--json")["size_bytes"] == file.stat().st_size
-    assert command("import", str(file), "--json") == {"name": "backup", "evicted": []}
-    assert command("import", str(file), "--name", "second") == "second\n"
-    assert {entry.name for entry in home.list()} == {"math", "backup", "second"}
-    with pytest.raises(OmniDraftError, match="--replace"):
+    with pytest.raises(OmniDraftError, match=r"'math' already.*--replace"):
         command("import", str(file))
+    command("delete", "math", "--yes")
+    assert command("import", str(file), "--json") == {"name": "math", "evicted": []}
+    assert command("import", str(file), "--name", "second") == "second\n"
+    assert {entry.name for entry in home.list()} == {"math", "second"}
     command("import", str(file), "--replace")
+    # A file without a name in it, as older versions wrote them, is one of the store's.
+    older = tmp_path / "older.adapter"
+    older.write_bytes((home.folder / "math.adapter").read_bytes())
+    assert command("import", str(older)) == "older\n"
     command("export", "math", str(tmp_path / "math.onnx_adapter"), "--format", "onnx-adapter")
     assert read_adapter(tmp_path / "math.onnx_adapter").keys() == small().lora.keys()
 

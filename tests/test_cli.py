@@ -462,6 +462,74 @@ def test_an_unknown_target_and_a_damaged_model(world: dict[str, str], tmp_path: 
     assert b"model.safetensors" in done.stderr.replace(b"\n", b"")
 
 
+FAILING = """
+import sys
+import onnxruntime
+from omnidraft.cli.app import main
+stage, message = sys.argv.pop(1), sys.argv.pop(1)
+def fail(*arguments, **options):
+    raise (MemoryError if message == "MemoryError" else RuntimeError)(message)
+if stage == "load":
+    onnxruntime.InferenceSession = fail
+else:
+    onnxruntime.InferenceSession.run_with_iobinding = fail
+main()
+"""
+
+
+@pytest.mark.parametrize("stage", ["load", "run"])
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ("std::bad_alloc", "There is not enough memory"),
+        ("MemoryError", "There is not enough memory"),
+        ("[ONNXRuntimeError] : 1 : FAIL : Failed to allocate memory for", "not enough memory"),
+        ("[ONNXRuntimeError] : 1 : FAIL : such is life.\nat a.cc:3", r": such is life\."),
+    ],
+)
+def test_what_an_engine_says_comes_in_words(
+    world: dict[str, str], stage: str, raw: str, message: str
+) -> None:
+    generate(world, "x", "--max-new-tokens", "1")  # is converted by now
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", FAILING, stage, raw, "generate", "x", "--no-draft"),
+            *("--target", world["target"]),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "OMNIDRAFT_CACHE": world["cache"]},
+    )
+    assert done.returncode == 2 and done.stdout == ""
+    assert re.search(message, done.stderr)
+    for word in ("Traceback", "bad_alloc", "ONNXRuntimeError", "a.cc"):
+        assert word not in done.stderr
+    assert not ("memory" in message and "models pull" in done.stderr)
+
+
+def test_a_name_that_does_not_exist_leaves_nothing_behind(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")}
+    for engine in ("onnx", "transformers"):
+        done = run(
+            {"cache": str(cache)},
+            *("generate", "x", "--target", "nobody/nothing", "--engine", engine, "--no-draft"),
+            environment=offline,
+        )
+        assert done.returncode == 2 and b"nobody/nothing" in done.stderr
+        assert not [path for path in cache.rglob("*") if path.is_file()]
+    assert not [path for path in cache.rglob("*nothing*")]
+
+
+def test_a_cache_folder_that_takes_no_lock_is_said(tmp_path: Path) -> None:
+    (tmp_path / "models" / "smollm2-135m-8bit.lock").mkdir(parents=True)
+    done = run({"cache": str(tmp_path)}, "generate", "x", "--target", "smollm2-135m")
+    assert done.returncode == 2
+    assert b"Nothing can be prepared in" in done.stderr and b"OMNIDRAFT_CACHE" in done.stderr
+    assert b"Errno" not in done.stderr
+
+
 def test_bad_prompt_files(world: dict[str, str], tmp_path: Path) -> None:
     for content, message in [
         ("", "holds no prompts"),

@@ -121,7 +121,7 @@ def export(
 def import_(
     path: Annotated[Path, typer.Argument(help="A file that `export` wrote.")],
     name: Annotated[
-        str | None, typer.Option(help="Keep it under this name.", show_default="the file's")
+        str | None, typer.Option(help="Keep it under this name.", show_default="that it had")
     ] = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Take the place of an adapter of this name.")
@@ -132,7 +132,7 @@ def import_(
 
     All of it is checked first.
     """
-    name = path.stem if name is None else name
+    name = _exported_name(path) if name is None else name
     evicted = _store().import_(path, name, replace=replace)
     if as_json:
         print_json({"name": name, "evicted": evicted})
@@ -163,6 +163,12 @@ def delete(
     store.delete(name)
     if as_json:
         print_json({"deleted": name})
+
+
+def _exported_name(path: Path) -> str:
+    from omnidraft.runtime.learning.adapter_file import exported_name
+
+    return exported_name(path)
 
 
 def _store() -> AdapterStore:

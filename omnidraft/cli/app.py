@@ -83,6 +83,9 @@ def main() -> None:
         # Whoever read our output has gone.
         _forget_output()
         sys.exit(141)
+    except MemoryError:
+        errors.print("error: there is not enough memory. End other programs.", style="red")
+        sys.exit(2)
     except OSError as error:
         # No permission, a name that is too long, nowhere to print to.
         errors.print(Text(f"error: {error}", "red"), soft_wrap=True)

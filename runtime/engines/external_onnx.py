@@ -15,6 +15,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from omnidraft.runtime.engines.failures import cannot_run
 from omnidraft.runtime.engines.model import check_pass, check_truncation, reserve_cache
 from omnidraft.runtime.engines.onnx_session import cpu_session
 from omnidraft.runtime.engines.registry import EngineSpec
@@ -206,20 +207,26 @@ class ExternalOnnxModel:
             feeds["use_cache_branch"] = np.array([self._length > 0])
         if "num_logits_to_keep" in self._extra:
             feeds["num_logits_to_keep"] = np.array(keep, np.int64)
+        try:
+            logits = self._run(feeds)
+        except Exception as error:  # ONNX Runtime's errors share no narrower base class.
+            raise cannot_run(error) from error
+        self._length = total
+        first: NDArray[Any] = np.asarray(logits)[0]
+        return first
+
+    def _run(self, feeds: dict[str, NDArray[Any]]) -> Any:
         if self._binding is not None:
             for name, array in feeds.items():
                 self._binding.bind_cpu_input(name, array)
             self._binding.bind_output("logits", "cpu")
             self._session.run_with_iobinding(self._binding)
             # Outputs come in the order of their first binding, and logits were bound last.
-            logits = self._binding.get_outputs()[-1].numpy()
-        else:
-            names = ["logits", *self._present.values()]
-            logits, *caches = self._session.run(names, feeds | self._caches)
-            self._caches = dict(zip(self._past_names, caches, strict=True))
-        self._length = total
-        first: NDArray[Any] = np.asarray(logits)[0]
-        return first
+            return self._binding.get_outputs()[-1].numpy()
+        names = ["logits", *self._present.values()]
+        logits, *caches = self._session.run(names, feeds | self._caches)
+        self._caches = dict(zip(self._past_names, caches, strict=True))
+        return logits
 
 
 def _open_session(graph: Path, threads: int) -> ort.InferenceSession:

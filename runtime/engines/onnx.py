@@ -12,6 +12,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from omnidraft.runtime.engines.environment import Measured, measured_here
+from omnidraft.runtime.engines.failures import cannot_run
 from omnidraft.runtime.engines.model import check_pass, check_truncation, reserve_cache
 from omnidraft.runtime.engines.onnx_session import cpu_session
 from omnidraft.runtime.engines.registry import EngineSpec
@@ -249,7 +250,10 @@ class OnnxModel:
         else:
             self._positions[0, :count] = np.minimum(np.arange(past, past + count), end - 1)
         self._first_row[0] = count - rows
-        self._session.run_with_iobinding(self._binding)
+        try:
+            self._session.run_with_iobinding(self._binding)
+        except Exception as error:  # ONNX Runtime's errors share no narrower base class.
+            raise cannot_run(error) from error
 
     def _bind_input(self, name: str, array: NDArray[Any]) -> ort.OrtValue:
         value = ort.OrtValue.ortvalue_from_numpy(array)

@@ -8,7 +8,8 @@ from pathlib import Path
 import onnxruntime as ort
 
 from omnidraft import _native
-from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
+from omnidraft.runtime.engines.failures import cannot_load
+from omnidraft.runtime.errors import OmniDraftError
 
 # As in pyproject.toml: kernels_native/ is not tested with older ones.
 OLDEST_ONNXRUNTIME = (1, 32)
@@ -41,8 +42,8 @@ def cpu_session(graph: Path, options: ort.SessionOptions) -> ort.InferenceSessio
 
     Raises:
         DamagedFileError: ONNX Runtime refuses it.
-        OmniDraftError: its weights lie behind a symbolic link that ONNX Runtime does not follow,
-            or the installed ONNX Runtime is too old.
+        OmniDraftError: memory is short, its weights lie behind a symbolic link that ONNX Runtime
+            does not follow, or the installed ONNX Runtime is too old.
     """
     register_operators(options)
     try:
@@ -55,4 +56,4 @@ def cpu_session(graph: Path, options: ort.SessionOptions) -> ort.InferenceSessio
                 "is not, and ONNX Runtime follows none of these. Copy the folder with the files "
                 f"themselves: cp -rL {graph.parent} COPY"
             ) from error
-        raise DamagedFileError(f"{graph} cannot be loaded: {error}") from error
+        raise cannot_load(graph, error) from error

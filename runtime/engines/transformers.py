@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from omnidraft.runtime.engines.failures import cannot_load
 from omnidraft.runtime.engines.model import check_pass, check_truncation
 from omnidraft.runtime.engines.registry import EngineSpec
-from omnidraft.runtime.errors import DamagedFileError, MissingDependencyError
+from omnidraft.runtime.errors import MissingDependencyError
 from omnidraft.runtime.storage.checkpoints import is_checkpoint
 
 
@@ -60,7 +61,7 @@ class TransformersModel:
         try:
             model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, **options)
         except (OSError, ValueError, KeyError, RuntimeError) as error:
-            raise DamagedFileError(f"transformers cannot load {path}: {error}") from error
+            raise cannot_load(path, error) from error
         self._model = model.to(self._device).eval()
         text = self._model.config.get_text_config()
         self._vocab_size = int(self._model.get_output_embeddings().weight.shape[0])

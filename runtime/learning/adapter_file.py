@@ -13,7 +13,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,10 +34,15 @@ MEND: Final = (
 _LORA_NAME = re.compile(r"lora\.\d+\.\w+\.[AB]")
 # Keys of the safetensors header.
 _METADATA, _CHECKSUMS, _HEADER_CHECKSUM = "omnidraft_adapter", "crc32", "header_crc32"
+_EXPORTED_AS = "name"
+"""In exported files only: a stored file has its name."""
 
 
-def to_bytes(adapter: Adapter, metadata: Metadata) -> bytes:
+def to_bytes(adapter: Adapter, metadata: Metadata, exported_as: str | None = None) -> bytes:
     """The file of an adapter.
+
+    Args:
+        exported_as: its name, for ``exported_name``.
 
     Raises:
         OmniDraftError: the adapter does not hold together.
@@ -58,10 +63,19 @@ def to_bytes(adapter: Adapter, metadata: Metadata) -> bytes:
         _CHECKSUMS: checksums,
         _HEADER_CHECKSUM: str(zlib.crc32((text + checksums).encode())),
     }
+    if exported_as is not None:
+        header[_EXPORTED_AS] = exported_as
     try:
         return bytes(to_safetensors(tensors, header))
     except (SafetensorError, KeyError, ValueError) as error:
         raise OmniDraftError(f"The adapter cannot be written: {error}.") from error
+
+
+def exported_name(path: Path) -> str:
+    """The name that the adapter in an exported file had; else the file's."""
+    with suppress(OSError, SafetensorError), safe_open(path, framework="numpy") as tensors:
+        return str((tensors.metadata() or {}).get(_EXPORTED_AS, path.stem))
+    return path.stem
 
 
 def _check_lora(adapter: Adapter) -> None:

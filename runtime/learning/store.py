@@ -211,7 +211,7 @@ class AdapterStore:
             write_adapter(path, adapter.lora)
             return
         with whole_file(path) as file:
-            file.write_bytes(to_bytes(adapter, adapter.metadata))
+            file.write_bytes(to_bytes(adapter, adapter.metadata, name))
 
     def import_(self, path: Path, name: str, *, replace: bool = False) -> Names:
         """Keep an adapter that ``export`` wrote.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,22 +40,37 @@ def cache_subfolder(name: str) -> Path:
 
 @contextmanager
 def lock(path: Path, progress: Progress) -> Iterator[None]:
-    """Keep other processes from working on ``path`` meanwhile."""
-    lock = FileLock(path.with_name(f"{path.name}.lock"))
+    """Keep other processes from working on ``path`` meanwhile.
+
+    Raises:
+        OmniDraftError: another process works on it for an hour, or no lock can be had there.
+    """
+    file = path.with_name(f"{path.name}.lock")
+    lock = FileLock(file)
     try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        progress("waiting for another process that prepares this model", None)
         try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            progress("waiting for another process that prepares this model", None)
             lock.acquire(timeout=_LOCK_TIMEOUT)
-        except Timeout as error:
-            raise OmniDraftError(
-                f"Another process has been preparing {path.name} for an hour. "
-                f"If there is none, remove {lock.lock_file}."
-            ) from error
+    except Timeout as error:
+        raise OmniDraftError(
+            f"Another process has been preparing {path.name} for an hour. "
+            f"If there is none, remove {file}."
+        ) from error
+    except (OSError, NotImplementedError) as error:  # the latter: a file system without locks
+        raise OmniDraftError(
+            f"Nothing can be prepared in {path.parent} "
+            f"({getattr(error, 'strerror', None) or error}). "
+            "Set OMNIDRAFT_CACHE to a folder that can be written."
+        ) from error
     try:
         yield
     finally:
+        if not path.exists():
+            # A name that does not exist leaves nothing behind.
+            with suppress(OSError):
+                file.unlink()
         lock.release()
 
 

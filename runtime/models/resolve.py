@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.metadata import entry_points
@@ -163,8 +164,12 @@ def resolve_checkpoint(name: str, *, progress: Progress = silent) -> Path:
     folder = cache_subfolder("checkpoints") / plan.key
     with lock(folder, progress):
         folder.mkdir(exist_ok=True)
-        kept = folder / f"{plan.key}.gguf"
-        return kept if kept.is_file() else plan.fetch(folder, progress)
+        try:
+            kept = folder / f"{plan.key}.gguf"
+            return kept if kept.is_file() else plan.fetch(folder, progress)
+        finally:
+            with suppress(OSError):
+                folder.rmdir()  # only if nothing is in it
 
 
 def _is_converted(folder: Path) -> bool:
