@@ -625,6 +625,36 @@ def test_the_report_escapes_what_it_shows(profiled: tuple[dict, str]) -> None:
     assert parsed.fetched == [] and name in parsed.text and "5.00 MB" in parsed.text
 
 
+def test_the_plots_are_readable_on_a_page_of_500_pixels(profiled: tuple[dict, str]) -> None:
+    # Letters of 12 pixels, of which a page of 500 leaves 468 for a plot.
+    assert "font: 12px" in profiled[1] and "padding: 0 1rem" in profiled[1]
+    for plot in re.findall(r"<svg.*?</svg>", profiled[1], re.DOTALL):
+        svg = ET.fromstring(plot)
+        width = float(svg.attrib["viewBox"].split()[2])
+        assert width <= 468
+        for text in svg.iter("text"):
+            across, taken = float(text.attrib["x"]), 6.0 * len(text.text or "")
+            begin = (
+                across - taken * {"start": 0, "middle": 0.5, "end": 1}[text.attrib["text-anchor"]]
+            )
+            assert begin >= 0 and begin + taken <= width, text.text
+
+
+def test_one_repeat_has_no_spread(profiled: tuple[dict, str]) -> None:
+    values = json.loads(json.dumps(profiled[0]))
+    values["settings"] |= {"repeats": 1, "prompts": 1}
+    for mode in (values["plain"], values["speculative"]):
+        mode["tokens_per_second_of_repeats"] = mode["tokens_per_second_of_repeats"][:1]
+    values["speedup"]["repeats"] = values["speedup"]["repeats"][:1]
+    page = render_html(Profile.model_validate(values))
+    text = re.sub(r"\s+", " ", parse(page).text)
+    assert "1 prompt, at most" in text and "once; plain and speculative take turns, greedy" in text
+    assert "median" not in text and "speedup (" not in text
+    assert page.count("<svg") == 5
+    both = re.sub(r"\s+", " ", parse(profiled[1]).text)
+    assert "2 times; plain" in both and "medians of the repeats" in both and "speedup (" in both
+
+
 def test_the_report_does_without_what_a_machine_cannot_tell(profiled: tuple[dict, str]) -> None:
     values = json.loads(json.dumps(profiled[0]))
     for name in ("resident", "peak", "runtime", "target_kv", "drafter_kv", "after_target"):

@@ -122,8 +122,9 @@ def _print(result: Profile) -> None:
     console.print()
     console.print(_throughput(result))
     speedup = result.speedup
+    spread = f" ({speedup.lowest:.2f} to {speedup.highest:.2f})" if settings.repeats > 1 else ""
     console.print(
-        f"speedup {speedup.median:.2f}× ({speedup.lowest:.2f} to {speedup.highest:.2f}), "
+        f"speedup {speedup.median:.2f}×{spread}, "
         f"{speedup.identical} of {settings.prompts} answers identical\n"
     )
     console.print(_latency(result))

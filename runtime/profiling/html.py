@@ -44,6 +44,7 @@ def _plots(profile: Profile) -> dict[str, str]:
             "tokens/s",
             "tokens per second, plain and speculative",
         ),
+        # One repeat is in the bars above.
         "repeats": lines(
             {
                 name: list(enumerate(mode.tokens_per_second_of_repeats, 1))
@@ -52,7 +53,9 @@ def _plots(profile: Profile) -> dict[str, str]:
             "repeat",
             "tokens/s",
             "tokens per second in each repeat",
-        ),
+        )
+        if profile.settings.repeats > 1
+        else "",
         "token": stacks(
             {name: _shares(mode) for name, mode in modes.items()},
             "ms",

@@ -10,7 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree as ET
 
-_WIDTH, _LEFT, _RIGHT = 720, 170, 100
+# As wide as a narrow page: a plot that is shrunk is not readable.
+_WIDTH, _LEFT, _RIGHT = 460, 156, 98
 _ROW, _BAR = 30, 18
 
 
