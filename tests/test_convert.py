@@ -636,7 +636,7 @@ def test_json_that_is_too_deep(source: Path) -> None:
     ("change", "word"),
     [
         ({"model_type": "mamba"}, "Supported architectures: .*llama, "),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
+        ({"rope_scaling": {"rope_type": "spiral", "factor": 4.0}}, "spiral"),
         ({"hidden_act": "gelu"}, "gelu"),
         ({"mlp_bias": True}, "mlp_bias"),
     ],

@@ -55,7 +55,7 @@ class Family:
     change: dict[str, Any] = field(default_factory=dict)
     gguf_type: str = ""
     interleaved: bool = False
-    metadata: dict[str, float | int] = field(default_factory=dict)
+    metadata: dict[str, float | int | str] = field(default_factory=dict)
     tensors: dict[str, list[float]] = field(default_factory=dict)
 
 
@@ -65,6 +65,8 @@ GRANITE = {
     "residual_multiplier": 0.3,
     "logits_scaling": 5.0,
 }
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
 
 FAMILIES = {
     "gemma2": Family(
@@ -107,6 +109,35 @@ FAMILIES = {
     ),
     "granite-biases": Family(
         "granite", GRANITE | {"attention_bias": True, "tie_word_embeddings": True}
+    ),
+    "llama-yarn": Family(
+        "llama",
+        {"rope_parameters": {"rope_theta": 10000.0, **YARN}},
+        "llama",
+        True,
+        {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 4.0,
+            "rope.scaling.original_context_length": 128,
+        },
+    ),
+    "llama-yarn-tuned": Family(
+        "llama",
+        {
+            "rope_parameters": {
+                "rope_theta": 10000.0,
+                **YARN,
+                "beta_fast": 8.0,
+                "beta_slow": 0.5,
+                "truncate": False,
+                "mscale": 0.7,
+                "mscale_all_dim": 0.4,
+            }
+        },
+    ),
+    "llama-dynamic": Family(
+        "llama",
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}},
     ),
     "mistral": Family("mistral", {"sliding_window": WINDOW}),
     # Of no window its GGUF files know.
@@ -215,8 +246,8 @@ def write_gguf(path: Path, family: Family, model: Any) -> Path:
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     for key, value in family.metadata.items():
-        add = writer.add_uint32 if isinstance(value, int) else writer.add_float32
-        add(f"{family.gguf_type}.{key}", value)
+        kinds = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+        kinds[type(value)](f"{family.gguf_type}.{key}", value)
     kind = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}[family.gguf_type]
     names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
     for name, tensor in model.state_dict().items():

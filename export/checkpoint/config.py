@@ -31,6 +31,11 @@ class RopeScaling(_Read):
     high_freq_factor: Positive | None = None
     original_max_position_embeddings: Positive | None = None
     short_factor: list[Positive] | None = None
+    beta_fast: Positive = 32
+    beta_slow: Positive = 1
+    truncate: bool = True
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
     attention_factor: Positive | None = None
     partial_rotary_factor: Share | None = None
 
@@ -49,6 +54,7 @@ class RopeScaling(_Read):
                 "high_freq_factor",
                 "original_max_position_embeddings",
             ],
+            "yarn": ["factor"],
             "longrope": ["short_factor"],
         }
         for name in needed.get(self.kind, []):
@@ -113,14 +119,18 @@ class Config(_Read):
         share = self.rope_parameters and self.rope_parameters.partial_rotary_factor
         return int(self.head_size * (share or self.partial_rotary_factor))
 
+    def trained_length(self, scaling: RopeScaling) -> int:
+        """The context of a model before its rotation was scaled for a longer one."""
+        original = self.original_max_position_embeddings or scaling.original_max_position_embeddings
+        return int(original or self.max_position_embeddings)
+
     @property
-    def trained_length(self) -> int:
-        """The context of a model before longrope stretched it."""
+    def context_length(self) -> int:
+        """In tokens. With longrope it ends where training did: beyond that other factors hold."""
         scaling = self.rope_parameters or self.rope_scaling
         if scaling is None or scaling.kind != "longrope":
             return self.max_position_embeddings
-        original = self.original_max_position_embeddings or scaling.original_max_position_embeddings
-        return min(int(original or self.max_position_embeddings), self.max_position_embeddings)
+        return min(self.trained_length(scaling), self.max_position_embeddings)
 
     @property
     def activation(self) -> str:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from omnidraft.export.checkpoint.architectures import SOFT_CAPS, Metadata, of_gguf_type, unsupported
 from omnidraft.export.checkpoint.config import RopeScaling
 from omnidraft.export.checkpoint.reader import Reader
-from omnidraft.export.checkpoint.rope import Rope, divided, rope_of
+from omnidraft.export.checkpoint.rope import Rope, divided, rope_of, yarn_amplitude
 from omnidraft.export.checkpoint.spec import Decoder, check_sound
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
 
@@ -110,6 +110,19 @@ class GgufCheckpoint(Reader):
             ) from error
         return np.ascontiguousarray(values, dtype=np.float32)
 
+    def _yarn(self, get: Metadata) -> RopeScaling:
+        for key in ("ext_factor", "attn_factor", "log_multiplier"):
+            if get(f"rope.scaling.yarn_{key}", 0):
+                raise unsupported(f"{self._source}: rope.scaling.yarn_{key}")
+        original = get("rope.scaling.original_context_length", get("context_length"))
+        return RopeScaling(
+            rope_type="yarn",
+            factor=float(get("rope.scaling.factor")),
+            original_max_position_embeddings=float(original),
+            beta_fast=float(get("rope.scaling.yarn_beta_fast", 32.0)),
+            beta_slow=float(get("rope.scaling.yarn_beta_slow", 1.0)),
+        )
+
     def _get(self, key: str, default: Any = None) -> Any:
         field = self._fields.get(key)
         value = default if field is None else field.contents()
@@ -172,6 +185,11 @@ class GgufCheckpoint(Reader):
             factors = self._read(_SHORT_FACTORS, 0, head_size).tolist()
             scaling = RopeScaling(rope_type="longrope", short_factor=factors)
             amplitude = get("rope.scaling.attn_factor", 1.0)
+        elif kind == "yarn":
+            scaling = self._yarn(get)
+            assert scaling.factor is not None
+            amplitude = get("rope.scaling.attn_factor", 1.0)
+            amplitude *= yarn_amplitude(scaling.factor, scaling)
         elif kind not in ("none", ""):
             scaling = RopeScaling(rope_type=kind, factor=float(get("rope.scaling.factor", 1.0)))
         rope = rope_of(

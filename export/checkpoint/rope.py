@@ -71,10 +71,13 @@ def rope_of(
                 f"longrope has {len(scaling.short_factor)} factors for {len(inverse)} frequencies."
             )
         inverse /= np.array(scaling.short_factor)
-    elif scaling.kind != "default":
+    elif scaling.kind == "yarn":
+        inverse = _yarn_frequencies(inverse, base, scaling)
+    # Dynamic scaling begins where the context ends.
+    elif scaling.kind not in ("default", "dynamic"):
         raise OmniDraftError(
-            f"Rotary scaling '{scaling.kind}' is not supported. Supported: default, linear, "
-            "llama3, longrope."
+            f"Rotary scaling '{scaling.kind}' is not supported. Supported: default, dynamic, "
+            "linear, llama3, longrope, yarn."
         )
     still = np.zeros((head_size - size) // 2)
     return Rope(tuple(float(value) for value in (*inverse, *still)), amplitude)
@@ -98,24 +101,55 @@ def ropes_of(config: Config) -> tuple[Rope, Rope]:
 
 def _of_config(config: Config, base: float, scaling: RopeScaling | None) -> Rope:
     amplitude = 1.0
-    if scaling and scaling.kind == "longrope":
-        amplitude = scaling.attention_factor or _longrope_amplitude(config, scaling)
+    if scaling and scaling.kind in ("longrope", "yarn"):
+        original = config.trained_length(scaling)
+        factor = scaling.factor or config.max_position_embeddings / original
+        scaling = scaling.model_copy(update={"original_max_position_embeddings": original})
+        if scaling.attention_factor:
+            amplitude = scaling.attention_factor
+        elif scaling.kind == "yarn":
+            amplitude = yarn_amplitude(factor, scaling)
+        elif factor > 1:  # LongRoPE, arXiv 2402.13753, section 3.2
+            amplitude = math.sqrt(1 + math.log(factor) / math.log(original))
     return rope_of(
         base, config.head_size, scaling, rotary_size=config.rotary_size, amplitude=amplitude
     )
 
 
-def _longrope_amplitude(config: Config, scaling: RopeScaling) -> float:
-    """LongRoPE (arXiv 2402.13753), equation 6."""
-    original = config.trained_length
-    factor = scaling.factor or config.max_position_embeddings / original
-    return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+def yarn_amplitude(factor: float, scaling: RopeScaling) -> float:
+    """YaRN (arXiv 2309.00071), equation 22; with the two exponents of DeepSeek's models."""
+
+    def growth(exponent: float) -> float:
+        return 0.1 * exponent * math.log(factor) + 1 if factor > 1 else 1.0
+
+    if scaling.mscale and scaling.mscale_all_dim:
+        return growth(scaling.mscale) / growth(scaling.mscale_all_dim)
+    return growth(1)
 
 
 def divided(rope: Rope, factors: Sequence[float] | NDArray[np.float32]) -> Rope:
     """The rotation with each frequency divided by its factor."""
     inverse = np.array(rope.inverse_frequencies) / factors
     return replace(rope, inverse_frequencies=tuple(float(value) for value in inverse))
+
+
+def _yarn_frequencies(
+    inverse: NDArray[np.float64], base: float, scaling: RopeScaling
+) -> NDArray[np.float64]:
+    """YaRN: what turns often within the trained length is kept, what turns seldom stretched."""
+    factor, original = scaling.factor, scaling.original_max_position_embeddings
+    assert factor and original
+    size = 2 * len(inverse)
+
+    def dimension(turns: float) -> float:
+        return size * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+    low, high = dimension(scaling.beta_fast), dimension(scaling.beta_slow)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, size - 1)
+    stretched = np.clip((np.arange(len(inverse)) - low) / (high - low or 0.001), 0, 1)
+    return np.asarray(inverse / factor * stretched + inverse * (1 - stretched))
 
 
 def _llama3_frequencies(inverse: NDArray[np.float64], scaling: RopeScaling) -> NDArray[np.float64]:

@@ -144,7 +144,7 @@ def describe(config: Mapping[str, Any], source: Path | str) -> tuple[Decoder, Ar
         kv_heads=c.num_key_value_heads or heads,
         head_size=c.head_size,
         vocab_size=c.vocab_size,
-        context_length=c.trained_length,
+        context_length=c.context_length,
         norm_epsilon=c.rms_norm_eps,
         query_scale=c.head_size**-0.5,
         activation=family.activation,
