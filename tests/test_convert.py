@@ -638,7 +638,7 @@ def test_json_that_is_too_deep(source: Path) -> None:
         ({"model_type": "mamba"}, "Supported architectures: .*llama, "),
         ({"rope_scaling": {"rope_type": "spiral", "factor": 4.0}}, "spiral"),
         ({"hidden_act": "gelu"}, "gelu"),
-        ({"mlp_bias": True}, "mlp_bias"),
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
     ],
 )
 def test_unsupported_is_named(tmp_path: Path, change: dict[str, Any], word: str) -> None:

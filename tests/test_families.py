@@ -135,6 +135,8 @@ FAMILIES = {
             }
         },
     ),
+    "llama-biases": Family("llama", {"attention_bias": True, "mlp_bias": True}, "llama", True),
+    "granite-mlp-biases": Family("granite", GRANITE | {"mlp_bias": True}),
     "llama-dynamic": Family(
         "llama",
         {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}},

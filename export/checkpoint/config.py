@@ -94,6 +94,7 @@ class Config(_Read):
     hidden_activation: str | None = None
     tie_word_embeddings: bool | None = None
     attention_bias: bool = False
+    mlp_bias: bool = False
     layer_types: list[str] = []
     partial_rotary_factor: Share = 1.0
     original_max_position_embeddings: Size | None = None

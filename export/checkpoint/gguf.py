@@ -167,6 +167,7 @@ class GgufCheckpoint(Reader):
             tied_embeddings="output.weight" not in self._tensors,
             qkv_bias="blk.0.attn_q.bias" in self._tensors,
             output_bias="blk.0.attn_output.bias" in self._tensors,
+            mlp_bias="blk.0.ffn_down.bias" in self._tensors,
             qk_norm=family.qk_norm,
             pre_norms=family.pre_norms,
             post_norms=family.post_norms,

@@ -124,7 +124,7 @@ def describe(config: Mapping[str, Any], source: Path | str) -> tuple[Decoder, Ar
             f"{path}: quantization_config: weights quantized by {method!r} are not read. Take "
             "the checkpoint from before it was quantized, or a GGUF file."
         )
-    for key in ("mlp_bias", *(() if family.soft_caps else SOFT_CAPS)):
+    for key in () if family.soft_caps else SOFT_CAPS:
         if config.get(key):
             raise unsupported(f"{source}: {key} = {config[key]}")
     c = read_config(family.schema, config, path)
@@ -149,6 +149,7 @@ def describe(config: Mapping[str, Any], source: Path | str) -> tuple[Decoder, Ar
         query_scale=c.head_size**-0.5,
         activation=family.activation,
         tied_embeddings=bool(c.tie_word_embeddings),
+        mlp_bias=c.mlp_bias,
         qk_norm=family.qk_norm,
         pre_norms=family.pre_norms,
         post_norms=family.post_norms,

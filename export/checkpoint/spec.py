@@ -47,6 +47,7 @@ class Decoder:
     activation: Activation = "silu"
     qkv_bias: bool = False
     output_bias: bool = False
+    mlp_bias: bool = False
     # Queries and keys are normed head by head, or a row of all heads at once.
     qk_norm: QkNorm = ""
     # Norms before attention and feed-forward network, and after them.
@@ -132,7 +133,7 @@ def joined_weight(checkpoint: Checkpoint, layer: int, linear: str) -> NDArray[np
 def joined_bias(checkpoint: Checkpoint, layer: int, linear: str) -> NDArray[np.float32] | None:
     """Its bias, float32 [out], if it has one."""
     d = checkpoint.decoder
-    if not {"qkv": d.qkv_bias, "o": d.output_bias}.get(linear):
+    if not {"qkv": d.qkv_bias, "o": d.output_bias}.get(linear, d.mlp_bias):
         return None
     parts = LINEAR_PARTS[linear]
     return np.concatenate([checkpoint.rows(f"{layer}.{part}.bias") for part in parts])
@@ -171,6 +172,7 @@ def check_drafts(decoder: Decoder, source: Path | str) -> None:
         "GELU": d.activation != "silu",
         "normed queries and keys": bool(d.qk_norm),
         "norms after its blocks": d.post_norms,
+        "biases in its feed-forward network": d.mlp_bias,
         "soft caps": d.attention_cap > 0 or d.logit_cap > 0,
         "sliding windows": any(d.windows),
         "layers that rotate differently": len(set(d.ropes)) > 1,

@@ -344,7 +344,13 @@ class DecoderWriter(LinearWriter):
             yield from self.blocks(f"{i}.up", d.feed_forward_size, d.hidden_size, up_factor)
 
         shape = (2 * d.feed_forward_size, d.hidden_size)
-        joined = self.linear(x, f"{i}.gate_up", shape, gate_up())
+        bias = down_bias = None
+        if d.mlp_bias:
+            up_bias = self.checkpoint.rows(f"{i}.up.bias")
+            up_bias = up_bias * self.factor(f"{i}.down", d.feed_forward_size)
+            bias = np.concatenate([self.checkpoint.rows(f"{i}.gate.bias"), up_bias])
+            down_bias = self.checkpoint.rows(f"{i}.down.bias")
+        joined = self.linear(x, f"{i}.gate_up", shape, gate_up(), bias)
         gate, up = self.node("Split", [joined], 2, axis=-1, num_outputs=2)
         if d.activation == "silu":
             gate = self.node("QuickGelu", [gate], domain=CONTRIB, alpha=1.0)
@@ -352,4 +358,5 @@ class DecoderWriter(LinearWriter):
             gate = self.node("Gelu", [gate], approximate="tanh")
         product = self.node("Mul", [gate, up])
         shape = (d.hidden_size, d.feed_forward_size)
-        return self.linear(product, f"{i}.down", shape, self.blocks(f"{i}.down", *shape))
+        blocks = self.blocks(f"{i}.down", *shape)
+        return self.linear(product, f"{i}.down", shape, blocks, down_bias)
