@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from omnidraft.export.checkpoint import open_checkpoint
 from omnidraft.export.checkpoint.safetensors import describe
 from omnidraft.export.conversion import convert
 from omnidraft.runtime.engines.onnx import OnnxModel
-from omnidraft.runtime.errors import DamagedFileError
+from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
 
 gguf = pytest.importorskip("gguf")
 torch = pytest.importorskip("torch", reason="compares with transformers, which needs torch")
@@ -318,6 +319,40 @@ def test_what_a_configuration_leaves_out_is_what_transformers_takes(model_type: 
             assert key in str(error)
         else:
             assert found == expected, key
+
+
+@pytest.mark.parametrize(
+    ("model_type", "change", "message"),
+    [
+        ("gemma3_text", {"layer_types": ["linear_attention"] * 4}, "type 'linear_attention'"),
+        ("mistral", {"layer_types": ["chunked_attention"] * 4}, "type 'chunked_attention'"),
+        ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers names 2 of 4 layers"),
+        ("smollm3", {"no_rope_layers": [2, 0, 0, 0]}, "no_rope_layers"),
+        ("phi3", {"partial_rotary_factor": 0.35}, "partial_rotary_factor = 5 is not even"),
+        ("phi3", {"partial_rotary_factor": 1.5}, "partial_rotary_factor"),
+        (
+            "phi3",
+            {"rope_scaling": {"type": "su", "short_factor": [1.0, 2.0]}},
+            "2 factors for 8 frequencies",
+        ),
+        ("granite", {"residual_multiplier": 0}, "residual_multiplier"),
+        ("gemma2", {"attn_logit_softcapping": -1.0}, "attn_logit_softcapping"),
+        ("qwen3", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0 is not"),
+        ("olmo2", {"rope_scaling": {"type": "yarn"}}, "factor is missing"),
+    ],
+)
+def test_what_cannot_be_is_named(model_type: str, change: dict[str, Any], message: str) -> None:
+    config = {**SIZES, "model_type": model_type, "rms_norm_eps": 1e-6, **change}
+    with pytest.raises(OmniDraftError, match=rf"somewhere.*{message}"):
+        describe(config, "somewhere")
+
+
+def test_olmo3_is_not_taken_for_olmo2(tmp_path: Path, references: dict[str, Any]) -> None:
+    """Their GGUF files have the same name."""
+    family = replace(FAMILIES["olmo2"], metadata={"attention.sliding_window": WINDOW})
+    path = write_gguf(tmp_path / "model.gguf", family, reference_of("olmo2", references))
+    with pytest.raises(OmniDraftError, match=r"model\.gguf: OLMo-3"):
+        open_checkpoint(path)
 
 
 def test_longrope_ends_where_training_did(tmp_path: Path, references: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from omnidraft.export.checkpoint.architectures import SOFT_CAPS, Metadata, of_gg
 from omnidraft.export.checkpoint.config import RopeScaling
 from omnidraft.export.checkpoint.reader import Reader
 from omnidraft.export.checkpoint.rope import Rope, divided, rope_of, yarn_amplitude
-from omnidraft.export.checkpoint.spec import Decoder, check_sound
+from omnidraft.export.checkpoint.spec import Decoder, check_sound, said_of
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
 
 # Arrays of a file longer than this are vocabularies; per-layer settings are shorter.
@@ -113,7 +113,7 @@ class GgufCheckpoint(Reader):
     def _yarn(self, get: Metadata) -> RopeScaling:
         for key in ("ext_factor", "attn_factor", "log_multiplier"):
             if get(f"rope.scaling.yarn_{key}", 0):
-                raise unsupported(f"{self._source}: rope.scaling.yarn_{key}")
+                raise OmniDraftError(f"rope.scaling.yarn_{key} is not supported.")
         original = get("rope.scaling.original_context_length", get("context_length"))
         return RopeScaling(
             rope_type="yarn",
@@ -150,6 +150,8 @@ class GgufCheckpoint(Reader):
         context = get("context_length")
         if _SHORT_FACTORS in self._tensors:
             context = min(context, get("rope.scaling.original_context_length", context))
+        with said_of(str(self._source)):
+            rope = self._rope(get, head_size, rotary_size)
         # As it would be for a Llama.
         decoder = Decoder(
             architecture=family.name,
@@ -165,17 +167,18 @@ class GgufCheckpoint(Reader):
             query_scale=head_size**-0.5,
             activation=family.activation,
             tied_embeddings="output.weight" not in self._tensors,
-            qkv_bias="blk.0.attn_q.bias" in self._tensors,
+            qkv_bias=f"blk.0.{self._names['q']}.bias" in self._tensors,
             output_bias="blk.0.attn_output.bias" in self._tensors,
             mlp_bias="blk.0.ffn_down.bias" in self._tensors,
             qk_norm=family.qk_norm,
             pre_norms=family.pre_norms,
             post_norms=family.post_norms,
             windows=(None,) * layers,
-            ropes=(self._rope(get, head_size, rotary_size),) * layers,
+            ropes=(rope,) * layers,
             rotary_size=rotary_size,
         )
-        decoder = family.from_gguf(decoder, get)
+        with said_of(str(self._source)):
+            decoder = family.from_gguf(decoder, get)
         check_sound(decoder, str(self._source))
         return decoder
 

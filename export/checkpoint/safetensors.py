@@ -18,7 +18,7 @@ from omnidraft.export.checkpoint.architectures import (
 from omnidraft.export.checkpoint.config import read_config
 from omnidraft.export.checkpoint.reader import Reader
 from omnidraft.export.checkpoint.rope import ropes_of
-from omnidraft.export.checkpoint.spec import Decoder, check_sound
+from omnidraft.export.checkpoint.spec import Decoder, check_sound, said_of
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
 from omnidraft.runtime.storage.checkpoints import load_json, weight_files
 
@@ -134,6 +134,8 @@ def describe(config: Mapping[str, Any], source: Path | str) -> tuple[Decoder, Ar
     if c.head_size < 1:
         raise DamagedFileError(f"{path}: num_attention_heads is larger than hidden_size.")
     layers, heads = c.num_hidden_layers, c.num_attention_heads
+    with said_of(path):
+        rope = ropes_of(c)[0]
     # As it would be for a Llama.
     decoder = Decoder(
         architecture=family.name,
@@ -155,9 +157,10 @@ def describe(config: Mapping[str, Any], source: Path | str) -> tuple[Decoder, Ar
         post_norms=family.post_norms,
         rotary_size=c.rotary_size,
         windows=(None,) * layers,
-        ropes=(ropes_of(c)[0],) * layers,
+        ropes=(rope,) * layers,
         drafted_tokens=c.drafted_tokens,
     )
-    decoder = family.from_config(decoder, c)
+    with said_of(path):
+        decoder = family.from_config(decoder, c)
     check_sound(decoder, path)
     return decoder, family

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol
@@ -94,6 +95,15 @@ def with_windows(decoder: Decoder, windows: tuple[int | None, ...], local: Rope)
     return replace(decoder, windows=windows, ropes=ropes)
 
 
+@contextmanager
+def said_of(source: str) -> Iterator[None]:
+    """Put where it was found before what is wrong."""
+    try:
+        yield
+    except OmniDraftError as error:
+        raise type(error)(f"{source}: {error}") from error
+
+
 class Checkpoint(Protocol):
     """A decoder's description and its weights.
 
@@ -154,7 +164,7 @@ def check_sound(decoder: Decoder, source: str) -> None:
     elif d.head_size % 2 or d.head_size < 2:
         reason = f"head_dim = {d.head_size} is not even, as rotation needs it"
     elif d.rotary_size is not None and (d.rotary_size % 2 or d.rotary_size < 2):
-        reason = f"{d.rotary_size} elements of a head are to be rotated, which must be even"
+        reason = f"head_dim x partial_rotary_factor = {d.rotary_size} is not even, or 0"
     elif len(d.windows) != d.layers:
         reason = f"layer_types names {len(d.windows)} of {d.layers} layers"
     if reason:
