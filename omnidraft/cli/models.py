@@ -1,21 +1,23 @@
-"""``omnidraft models``: fetched, listed and found."""
+"""``omnidraft models``: fetched, listed, found and removed."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from omnidraft.cli import options as opt
-from omnidraft.cli.output import print_json, stdout, steps
-from omnidraft.runtime.models.cache import list_models
-from omnidraft.runtime.models.catalogue import DEFAULT_QUANTIZATION
+from omnidraft.cli.output import errors, print_json, stdout, steps
+from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.models.catalogue import DEFAULT_QUANTIZATION, Quantization
+from omnidraft.runtime.models.listing import ListedModel, list_models, remove_model, remove_unused
 from omnidraft.runtime.models.resolve import model_path
 from omnidraft.runtime.models.resolve import pull as fetch
 
 models_app = typer.Typer(
-    help="Fetch, list and find models.", no_args_is_help=True, rich_markup_mode=None
+    help="Fetch, list, find and remove models.", no_args_is_help=True, rich_markup_mode=None
 )
 
 
@@ -24,17 +26,22 @@ def list_(as_json: opt.AsJson = False) -> None:
     """List models, known and in the cache."""
     listed = list_models()
     if as_json:
-        print_json({"models": [{**vars(m), "path": m.path and str(m.path)} for m in listed]})
+        print_json({"models": [_as_dict(model) for model in listed]})
         return
     table = Table(box=None, pad_edge=False)
-    for heading in ("model", "weights", "size", "licence", ""):
+    for heading in ("model", "weights", "size", "state", "licence", ""):
         table.add_column(heading, justify="right" if heading == "size" else "left")
     for model in listed:
         size = f"{model.size / 1e6:.0f} MB" if model.path else "–"
-        table.add_row(
-            model.name, model.quantization or "not fetched", size, model.licence, model.description
-        )
+        state = model.state
+        if state == "ready" and not model.again:
+            state += ", source gone"
+        # A path in brackets is no markup.
+        cells = (model.name, model.quantization or "–", size, state, model.licence)
+        table.add_row(*map(Text, cells), Text(model.description))
     stdout().print(table)
+    if unused := sum(model.size for model in listed if model.unused):
+        errors.print(f"{unused / 1e6:.0f} MB are of no use: omnidraft models rm --unused")
 
 
 @models_app.command()
@@ -63,3 +70,44 @@ def path(
 ) -> None:
     """Print where a fetched model lies."""
     print(model_path(name, quantization))
+
+
+@models_app.command()
+def rm(
+    name: Annotated[
+        str | None, typer.Argument(help="Model name, as `list` shows it.", show_default=False)
+    ] = None,
+    quantization: Annotated[
+        Quantization | None,
+        typer.Option(**opt.one_of(Quantization), help="Only these weights.", show_default="all"),
+    ] = None,
+    unused: Annotated[
+        bool,
+        typer.Option("--unused", help="What is damaged, outdated, or made of what is gone."),
+    ] = False,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Remove models from the cache.
+
+    What a model was made from stays where it is. Adapters and what they learned stay, too.
+
+    \b
+    Examples:
+      omnidraft models rm gemma3-270m
+      omnidraft models rm --unused
+    """
+    if unused == (name is not None) or (unused and quantization is not None):
+        raise OmniDraftError("give the name of a model to remove, or --unused")
+    removed = remove_unused() if name is None else remove_model(name, quantization)
+    if as_json:
+        print_json({"removed": [_as_dict(model) for model in removed]})
+        return
+    for model in removed:
+        weights = f" ({model.quantization})" if model.quantization else ""
+        print(f"removed {model.name}{weights}, {model.size / 1e6:.0f} MB")
+    if not removed:
+        print("nothing is unused")
+
+
+def _as_dict(model: ListedModel) -> dict[str, Any]:
+    return {**vars(model), "path": model.path and str(model.path)}

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
 from filelock import FileLock, Timeout
 
 from omnidraft.runtime.errors import OmniDraftError
-from omnidraft.runtime.models.catalogue import PACKAGED_MODELS
 from omnidraft.runtime.models.progress import Progress
 from omnidraft.runtime.storage.files import expanded
-from omnidraft.runtime.storage.manifest import Manifest
 
 _LOCK_TIMEOUT = 3600
 
@@ -72,44 +69,3 @@ def lock(path: Path, progress: Progress) -> Iterator[None]:
             with suppress(OSError):
                 file.unlink()
         lock.release()
-
-
-@dataclass(frozen=True)
-class ListedModel:
-    """A model that is known by name or lies in the cache."""
-
-    name: str
-    quantization: str | None
-    """None for a known model that is not here yet."""
-    path: Path | None
-    size: int
-    """Bytes on disk."""
-    description: str
-    licence: str
-
-
-def list_models() -> list[ListedModel]:
-    """The models known by name, and every converted model in the cache."""
-    listed = []
-    models = cache_folder() / "models"
-    for folder in sorted(models.glob("*/")) if models.is_dir() else []:
-        try:
-            manifest = Manifest.load(folder)
-        except OmniDraftError:
-            continue  # half-removed or of another version: `pull` mends it
-        extra = manifest.extra
-        listed.append(
-            ListedModel(
-                name=str(extra.get("name", folder.name)),
-                quantization=manifest.quantization,
-                path=folder,
-                size=sum(int(entry["size"]) for entry in manifest.files.values()),
-                description=str(extra.get("description", manifest.architecture)),
-                licence=str(extra.get("licence", "")),
-            )
-        )
-    here = {model.name for model in listed}
-    for model in PACKAGED_MODELS.values():
-        if model.name not in here:
-            listed.append(ListedModel(model.name, None, None, 0, model.description, model.licence))
-    return listed

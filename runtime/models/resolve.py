@@ -105,6 +105,16 @@ def _plan(name: str) -> _Plan:
     )
 
 
+def folder_name(name: str, quantization: Quantization) -> str | None:
+    """Name of the cache's folder that a model's name leads to; None for one that is ready.
+
+    Raises:
+        ModelNotFoundError: it leads nowhere.
+    """
+    plan = _plan(name)
+    return None if plan.ready is not None else plan.folder(quantization)
+
+
 def _weights_of(path: Path) -> int:
     if path.is_file():
         return path.stat().st_size * 2  # about four bits each
