@@ -115,6 +115,7 @@ def test_lengths_that_are_no_whole_tiles_are_refused() -> None:
         ({"kv_heads": 3}, "multiple of kv_heads"),
         ({"kv_heads": 0}, "multiple of kv_heads"),
         ({"window": -1}, "attributes"),
+        ({"cap": -1.0}, "cap must not be negative"),
         ({"heads": 2**61, "kv_heads": 1}, "attributes"),
     ],
 )

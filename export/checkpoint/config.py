@@ -128,7 +128,9 @@ class Config(_Read):
     @property
     def context_length(self) -> int:
         """In tokens. With longrope it ends where training did: beyond that other factors hold."""
-        scaling = self.rope_parameters or self.rope_scaling
+        scaling: RopeScaling | None = self.rope_scaling
+        if self.rope_parameters:
+            scaling = self.rope_parameters.full_attention or self.rope_parameters
         if scaling is None or scaling.kind != "longrope":
             return self.max_position_embeddings
         return min(self.trained_length(scaling), self.max_position_embeddings)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from omnidraft.export.checkpoint.architectures import HF_NAMES, Architecture, Metadata
 from omnidraft.export.checkpoint.config import Config
-from omnidraft.export.checkpoint.spec import Decoder
-from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.export.checkpoint.rope import rope_of
+from omnidraft.export.checkpoint.spec import Decoder, windows_of, with_windows
 
 
 class Olmo2(Architecture[Config]):
@@ -28,9 +28,14 @@ class Olmo2(Architecture[Config]):
         return replace(decoder, qkv_bias=bias, output_bias=bias)
 
     def from_gguf(self, decoder: Decoder, metadata: Metadata) -> Decoder:
-        if metadata("attention.sliding_window", 0):
-            raise OmniDraftError("OLMo-3, which is an OLMo-2 with windows, is not supported.")
-        return decoder
+        # OLMo-3 has this name, too.
+        windows = windows_of(decoder.layers, metadata("attention.sliding_window", 0), slides)
+        local = rope_of(metadata("rope.freq_base", 10_000.0), decoder.head_size)
+        return with_windows(decoder, windows, local)
+
+
+def slides(layer: int) -> bool:
+    return layer % 4 != 3
 
 
 architecture = Olmo2()
