@@ -420,6 +420,7 @@ def test_the_ngram_cache_survives_and_a_damaged_one_is_set_aside(world: dict[str
         (["--prompt", "x", "--temperature", "nan"], b"", "must be a number, not nan"),
         (["--prompt", "x", "--temperature", "warm"], b"", "must be a number, not warm"),
         (["--prompt", "x", "--top-p", "0"], b"", "top-p must be"),
+        (["--prompt", "x", "--repetition-penalty", "1e-300"], b"", "penalty must be between 0.01"),
         (["--prompt", "x", "--min-p", "2"], b"", "min-p must be"),
         (["--prompt", "x", "--verification", "fast"], b"", "one of exact, paper, not fast"),
         (["--prompt", "x", "--quantization", "3bit"], b"", "one of 4bit, 8bit, float32, not"),

@@ -179,7 +179,11 @@ def test_other_errors() -> None:
         ("top_k", [-1], "top-k must be 0"),
         ("top_p", [0.0, -1, 1.01, np.nan], "top-p must be above 0 and at most 1"),
         ("min_p", [-0.1, 1.1, np.nan], "min-p must be between 0 and 1"),
-        ("repetition_penalty", [0.0, -1, 101, np.nan], "repetition penalty must be above 0"),
+        (
+            "repetition_penalty",
+            [0.0, 1e-300, -1, 101, np.nan],
+            "repetition penalty must be between 0.01 and 100",
+        ),
     ],
 )
 def test_parameters_are_checked(name: str, values: list[float], message: str) -> None:

@@ -49,8 +49,9 @@ void SamplingParameters::validate() const {
   require(top_k >= 0, "top-k", "0 (off) or positive", top_k);
   require(top_p > 0 && top_p <= 1, "top-p", "above 0 and at most 1", top_p);
   require(min_p >= 0 && min_p <= 1, "min-p", "between 0 and 1", min_p);
-  require(repetition_penalty > 0 && repetition_penalty <= 100, "repetition penalty",
-          "above 0 and at most 100", repetition_penalty);
+  // Logits, which are divided by it, stay far from overflow.
+  require(repetition_penalty >= 0.01 && repetition_penalty <= 100, "repetition penalty",
+          "between 0.01 and 100", repetition_penalty);
 }
 
 void History::add(Token token) {
