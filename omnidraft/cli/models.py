@@ -33,7 +33,7 @@ def list_(as_json: opt.AsJson = False) -> None:
         table.add_column(heading, justify="right" if heading == "size" else "left")
     for model in listed:
         size = f"{model.size / 1e6:.0f} MB" if model.path else "–"
-        state = model.state
+        state: str = model.state
         if state == "ready" and not model.again:
             state += ", source gone"
         # A path in brackets is no markup.
