@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from omnidraft.runtime.answer import Answer
+from omnidraft.runtime.decoding.decoder import check_prompt
 from omnidraft.runtime.engines.invariance import batch_noise
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
 from omnidraft.runtime.options import GenerationOptions
@@ -139,13 +140,26 @@ def read_prompts(path: Path, limit: int | None = None) -> list[Prompt]:
     return prompts
 
 
-@contextmanager
-def prompt_named(number: int) -> Iterator[None]:
-    """Tell which prompt, from 1, is too long."""
-    try:
-        yield
-    except ContextOverflowError as error:
-        raise ContextOverflowError(f"prompt {number}: {error}") from error
+def fitting(session: Session, prompts: Sequence[Prompt], *, raw: bool = False) -> list[Prompt]:
+    """The prompts that fit the target's context; a warning names each of the others.
+
+    Raises:
+        ContextOverflowError: none does.
+        OmniDraftError: see ``Session.encode``.
+    """
+    kept, reason = [], ""
+    for number, prompt in enumerate(prompts, 1):
+        tokens = session.encode(prompt.prompt, raw=raw)
+        try:
+            check_prompt(session.target.model, len(tokens))
+        except ContextOverflowError as error:
+            reason = f"prompt {number} is left out: {error}"
+            warnings.warn(reason, stacklevel=2)
+        else:
+            kept.append(prompt)
+    if not kept:
+        raise ContextOverflowError(f"no prompt is left: {reason}")
+    return kept
 
 
 def compare(
@@ -170,14 +184,12 @@ def compare(
     if options.draft_length == "auto":
         # A seed would fix the length of sampled drafts.
         options = replace(options, seed=None)
-    with prompt_named(1):
-        _warm_up(session, prompts[0], options, plain_options)
+    _warm_up(session, prompts[0], options, plain_options)
     for index, prompt in enumerate(prompts):
         answers = {}
-        with prompt_named(index + 1):
-            for each in (options, plain_options) if index % 2 else (plain_options, options):
-                session.forget()  # each is to read the whole prompt
-                answers[each] = session.generate(prompt.prompt, each)
+        for each in (options, plain_options) if index % 2 else (plain_options, options):
+            session.forget()  # each is to read the whole prompt
+            answers[each] = session.generate(prompt.prompt, each)
         plain, speculative = answers[plain_options], answers[options]
         report.overall.add(plain, speculative)
         report.tasks.setdefault(prompt.task, Comparison(greedy)).add(plain, speculative)

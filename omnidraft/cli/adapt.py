@@ -13,7 +13,7 @@ from omnidraft.cli.interruption import Interrupted
 from omnidraft.cli.learning_run import LearningRun, check_plotting, draw
 from omnidraft.cli.loading import open_models
 from omnidraft.cli.output import errors, print_json, stdout, steps
-from omnidraft.runtime.bench import Prompt, Report, compare, read_prompts
+from omnidraft.runtime.bench import Prompt, Report, compare, fitting, read_prompts
 from omnidraft.runtime.models import LoadedModel
 from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION
 from omnidraft.runtime.options import (
@@ -134,6 +134,8 @@ def adapt(
     target_model, drafter_model = open_models(
         target, drafter, quantization, engine, threads, learnable=True, quiet=as_json
     )
+    stream = fitting(Session(target_model), stream, raw=raw)
+    tests = fitting(Session(target_model), tests, raw=raw) if tests else []
     choice = AdapterChoice(store, adapter, learning, background=learn_budget < 1)
     assert drafter_model is not None
     session = Session(target_model, drafter_model, adapter=choice)

@@ -11,7 +11,7 @@ from omnidraft.cli import options as opt
 from omnidraft.cli.interruption import Interrupted
 from omnidraft.cli.loading import generation_options, open_session
 from omnidraft.cli.output import errors, print_json, stdout, steps
-from omnidraft.runtime.bench import Comparison, Report, compare, read_prompts
+from omnidraft.runtime.bench import Comparison, Report, compare, fitting, read_prompts
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION
 from omnidraft.runtime.options import (
@@ -78,6 +78,7 @@ def bench(
         keep_ngrams=False,
         adapter=adapter,
     )
+    entries = fitting(session, entries, raw=raw)
     done: Report | None = None
     try:
         with steps("warming up", quiet=as_json) as show:

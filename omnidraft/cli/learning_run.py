@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from omnidraft.cli.output import errors, steps
-from omnidraft.runtime.bench import Prompt, prompt_named
+from omnidraft.runtime.bench import Prompt
 from omnidraft.runtime.errors import MissingDependencyError
 from omnidraft.runtime.options import GenerationOptions
 from omnidraft.runtime.session import Session
@@ -48,9 +48,8 @@ class LearningRun:
 
     def learn(self, prompts: list[Prompt], options: GenerationOptions, *, quiet: bool) -> None:
         with self._display(quiet) as show:
-            for number, prompt in enumerate(prompts, 1):
-                with prompt_named(number):
-                    answer = self.session.generate(prompt.prompt, options)
+            for prompt in prompts:
+                answer = self.session.generate(prompt.prompt, options)
                 if self.trainer.full:
                     self.trainer.drain()
                 self._recent.append(answer.statistics)

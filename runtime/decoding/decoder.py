@@ -164,8 +164,7 @@ class SpeculativeDecoder:
                 "the prompt holds no tokens and the model has no beginning-of-text token; "
                 "give it some text"
             )
-        if len(prompt) >= target.max_length:
-            raise ContextOverflowError(_too_long(target, len(prompt)))
+        check_prompt(target, len(prompt))
         stats = self.statistics = Statistics(prompt_tokens=len(prompt))
         self.finish_reason = "length"
         chance = Generator(secrets.randbits(64) if self._seed is None else self._seed)
@@ -254,16 +253,19 @@ class SpeculativeDecoder:
                 return
 
 
-def _too_long(target: CausalModel, length: int) -> str:
+def check_prompt(target: CausalModel, length: int) -> None:
+    """Raise ContextOverflowError for a prompt of so many tokens, if it leaves no room to answer."""
     excess = length - target.max_length + 1
+    if excess <= 0:
+        return
     own = target.own_length if isinstance(target, LimitedContext) else target.max_length
     if own > target.max_length:
-        return (
+        raise ContextOverflowError(
             f"the prompt has {length} tokens, but the context was limited to {target.max_length} "
             f"of the model's {own}; raise it with --context, or shorten the prompt by {excess} "
             "tokens or more"
         )
-    return (
+    raise ContextOverflowError(
         f"the prompt has {length} tokens, but the model's context holds {own}; shorten the prompt "
         f"by {excess} tokens or more"
     )

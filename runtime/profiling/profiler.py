@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from time import perf_counter
 from typing import TypeVar
 
-from omnidraft.runtime.bench import Prompt
+from omnidraft.runtime.bench import Prompt, fitting
 from omnidraft.runtime.models import LoadedModel, load_model
 from omnidraft.runtime.models.catalogue import Quantization
 from omnidraft.runtime.models.load import drafter_threads
@@ -90,9 +90,11 @@ def profile(request: Request, progress: Progress = lambda step, fraction: None) 
     Raises:
         ModelNotFoundError, DamagedFileError, MissingDependencyError: see ``load_model``.
         MemoryCapError: the device's memory does not suffice.
-        ContextOverflowError: a prompt does not fit the target's context, or the device's.
+        ContextOverflowError: no prompt fits the target's context, or the device's. One that does
+            not is left out, with a warning.
     """
     loaded, session = _load(request, progress)
+    request = replace(request, prompts=fitting(session, request.prompts))
     options = GenerationOptions(
         max_new_tokens=request.max_new_tokens, draft_length=request.draft_length
     )
