@@ -24,7 +24,7 @@ from omnidraft.runtime.decoding.cost_aware import CostAware
 from omnidraft.runtime.decoding.costs import SIZES, Costs, Curve, measure
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
 from omnidraft.runtime.decoding.policy import DraftLengthPolicy, Fixed, Outcome
-from omnidraft.runtime.decoding.stopping import MAX_DRAFT
+from omnidraft.runtime.decoding.stopping_rule import MAX_DRAFT
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.options import read_draft_length
 

@@ -16,7 +16,7 @@ import tokenizers
 from needs import needs
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from omnidraft.runtime.text.gguf_splits import PRE_TOKENIZERS
+from omnidraft.runtime.text.gguf_pre_tokenizers import PRE_TOKENIZERS
 from omnidraft.runtime.text.tokenizer import Tokenizer
 
 xllamacpp = needs("xllamacpp")

@@ -7,7 +7,7 @@ import pytest
 from omnidraft.runtime.decoding.account import ALLOWANCE, CAP, CREDIT, LEAST_PROBE, START, Account
 from omnidraft.runtime.decoding.calibration import Acceptance
 from omnidraft.runtime.decoding.costs import Curve
-from omnidraft.runtime.decoding.stopping import MAX_DRAFT, StoppingRule
+from omnidraft.runtime.decoding.stopping_rule import MAX_DRAFT, StoppingRule
 
 
 def rounds_until_a_try(account: Account, price: float) -> int:

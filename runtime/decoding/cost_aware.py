@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from omnidraft.runtime.decoding.account import Account
 from omnidraft.runtime.decoding.calibration import Acceptance
 from omnidraft.runtime.decoding.policy import Outcome
-from omnidraft.runtime.decoding.stopping import MAX_DRAFT, StoppingRule
+from omnidraft.runtime.decoding.stopping_rule import MAX_DRAFT, StoppingRule
 
 if TYPE_CHECKING:
     from omnidraft.runtime.decoding.costs import Costs

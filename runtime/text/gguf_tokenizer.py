@@ -10,7 +10,7 @@ from typing import Any
 
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
 from omnidraft.runtime.text.gguf_metadata import read_gguf_metadata
-from omnidraft.runtime.text.gguf_splits import PRE_TOKENIZERS, PreTokenizer
+from omnidraft.runtime.text.gguf_pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 
 # Values of tokenizer.ggml.token_type.
 _CONTROL, _USER_DEFINED, _UNUSED, _UNKNOWN = 3, 4, 5, 2
