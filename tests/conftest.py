@@ -47,6 +47,7 @@ LACKING = (
     r"Linux has a full device",
     r"root may write anywhere",
     r"needs fork",
+    r"needs a pseudo-terminal",
     r"threads have priorities of their own on Linux",
     r"memory is read from Linux's /proc",
 )

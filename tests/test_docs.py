@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from needs import needs
 from tiny import write_drafter, write_target
 
 PAGE = Path(__file__).parent.parent / "docs/python.md"
@@ -59,7 +60,7 @@ def test_the_program_that_embeds_it(tmp_path: Path, models: tuple[Path, Path]) -
 
 def test_its_types_are_known(tmp_path: Path) -> None:
     """Of the package as it is installed here: from a wheel, or as this checkout."""
-    pytest.importorskip("mypy", reason="mypy is not installed: `make lint` brings it")
+    needs("mypy")
     (tmp_path / "embed.py").write_text(programs()[-1], "utf-8")
     (tmp_path / "wrong.py").write_text(
         "import omnidraft\n\nomnidraft.load(3).generate('x', seed='1')\n"

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
+from needs import needs
 from numpy.typing import NDArray
 
 from omnidraft.export.checkpoint.safetensors import describe
@@ -17,9 +19,7 @@ from omnidraft.export.conversion import convert
 from omnidraft.runtime.engines.onnx import OnnxModel
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
 
-gguf = pytest.importorskip("gguf")
-torch = pytest.importorskip("torch", reason="compares with transformers, which needs torch")
-transformers = pytest.importorskip("transformers")
+torch, transformers = needs("torch"), needs("transformers")
 
 SIZES = {
     "hidden_size": 64,
