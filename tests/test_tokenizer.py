@@ -362,9 +362,7 @@ def test_gguf_with_an_unknown_tokenizer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pre", "digits"), [("deepseek-coder", 4), ("deepseek-llm", 1), ("falcon3", 2)]
 )
-def test_gguf_pre_tokenizers_digits_as_its_tokenizer_does(
-    tmp_path: Path, pre: str, digits: int
-) -> None:
+def test_gguf_splits_digits_as_its_tokenizer_does(tmp_path: Path, pre: str, digits: int) -> None:
     state = json.loads(_byte_level().to_str())
     words = [("1", "2"), ("12", "3"), ("123", "4")]
     size = len(state["model"]["vocab"]) + len(state["added_tokens"])
