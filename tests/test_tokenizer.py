@@ -536,7 +536,7 @@ def test_markers_in_the_parts_of_a_message_are_text(chatting: Tokenizer) -> None
     ("template", "expected"),
     [
         ("{% generation %}{{ messages[0].content }}{% endgeneration %}!", "é <b>!"),
-        ("{% generation %}{% set x = 'y' %}{% endgeneration %}{{ x }}", "y"),
+        ("{% generation %}{% set x = 'y' %}{{ x }}{% endgeneration %}{{ x }}", "y"),
         ("{{ messages[0].content | tojson(ensure_ascii=False) }}", '"é <b>"'),
         ("{{ messages[0].content | tojson }}", '"é <b>"'),
         ("{{ messages[0].content | tojson(ensure_ascii=True) }}", '"\\u00e9 <b>"'),
@@ -559,3 +559,16 @@ def test_names_that_only_the_map_of_special_tokens_tells(tmp_path: Path, as_obje
     tokenizer = Tokenizer.load(tmp_path)
     assert tokenizer.tokens[tokenizer.bos_id or 0] == "<|im_start|>"
     assert {"<|im_end|>"} <= {tokenizer.tokens[token] for token in tokenizer.eos_ids}
+
+
+@pytest.mark.parametrize("name", ["<|im_end|>", "<end_of_turn>", "</s>"])
+def test_what_ends_a_text_by_its_name_is_an_end_and_not_shown(name: str) -> None:
+    backend = byte_level_tokenizer()
+    state = json.loads(backend.to_str())
+    state["added_tokens"] = [t for t in state["added_tokens"] if t["content"] != name]
+    backend = tokenizers.Tokenizer.from_str(json.dumps(state))
+    backend.add_tokens([tokenizers.AddedToken(name, special=False, normalized=False)])
+    tokenizer = _wrap(backend)
+    token = tokenizer.tokens.index(name)
+    assert token in tokenizer.eos_ids
+    assert tokenizer.decode([*tokenizer.encode("hi", add_bos=False), token]) == "hi"

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, NoReturn
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from omnidraft.runtime.errors import OmniDraftError
+
+if TYPE_CHECKING:
+    import jinja2
 
 Message = Mapping[str, Any]
 """One turn: ``role`` ("system", "user", "assistant", …) and ``content``."""
@@ -31,6 +35,24 @@ def render_chat(
     Raises:
         OmniDraftError: the template is broken, or refuses these messages.
     """
+    try:
+        return _compiled(template).render(
+            messages=list(messages),
+            add_generation_prompt=add_generation_prompt,
+            # Templates ask whether they are none, which what is undefined is not.
+            tools=None,
+            documents=None,
+            **(special_tokens or {}),
+        )
+    except Exception as error:  # a template may fail in any way a program can
+        raise OmniDraftError(
+            f"The model's chat template cannot render this conversation: {error}. "
+            "Use the raw prompt instead (--raw)."
+        ) from error
+
+
+@lru_cache(maxsize=8)
+def _compiled(template: str) -> jinja2.Template:
     import jinja2
     from jinja2 import nodes
     from jinja2.ext import Extension, loopcontrols
@@ -57,13 +79,14 @@ def render_chat(
         )
 
     class Generation(Extension):
-        """``{% generation %}`` marks what training counts; in a prompt it changes nothing."""
+        """``{% generation %}`` marks what training counts; in a prompt it is a scope, no more."""
 
         tags = {"generation"}  # noqa: RUF012 (as the base class has it)
 
-        def parse(self, parser: Parser) -> list[nodes.Node]:
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        def parse(self, parser: Parser) -> nodes.Node:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(body, lineno=line)
 
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
@@ -71,17 +94,4 @@ def render_chat(
     environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    try:
-        return environment.from_string(template).render(
-            messages=list(messages),
-            add_generation_prompt=add_generation_prompt,
-            # Templates ask whether they are none, which what is undefined is not.
-            tools=None,
-            documents=None,
-            **(special_tokens or {}),
-        )
-    except Exception as error:  # a template may fail in any way a program can
-        raise OmniDraftError(
-            f"The model's chat template cannot render this conversation: {error}. "
-            "Use the raw prompt instead (--raw)."
-        ) from error
+    return environment.from_string(template)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +13,21 @@ import tokenizers
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.text.chat import Message, render_chat
 from omnidraft.runtime.text.gguf_tokenizer import tokenizer_files_from_gguf
+from omnidraft.runtime.text.markers import (
+    END_TOKENS,
+    Marker,
+    looks_like_marker,
+    segments,
+    unused_character,
+)
 from omnidraft.runtime.text.surface import (
     byte_level_surface,
     byte_token_value,
     sentencepiece_surface,
 )
 
-# Special tokens that end a turn or a text, whatever a model's configuration forgets to say.
-_END_TOKENS = frozenset(
-    {
-        "</s>",
-        "<eos>",
-        "<|endoftext|>",
-        "<|end_of_text|>",
-        "<|im_end|>",
-        "<|eot_id|>",
-        "<|eom_id|>",
-        "<|end|>",
-        "<|return|>",
-        "<end_of_turn>",
-        "<|end_of_turn|>",
-        "<|endofturn|>",
-        "<\uff5cend\u2581of\u2581sentence\uff5c>",
-    }
+_SPECIAL_NAMES = tuple(
+    f"{kind}_token" for kind in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 )
 _FILES = (
     "tokenizer.json",
@@ -105,13 +96,14 @@ class Tokenizer:
         self._backend.no_truncation()
         self._backend.no_padding()
         self._json = files["tokenizer.json"]
+        self._literal: dict[str, tokenizers.Tokenizer] = {}
         config = _json(files, "tokenizer_config.json")
         generation = _json(files, "generation_config.json")
         # Some models name them only in the one, some only in the other.
         mapped = _json(files, "special_tokens_map.json")
         self._special_names = {
             key: name
-            for key in ("bos_token", "eos_token", "unk_token", "pad_token")
+            for key in _SPECIAL_NAMES
             if (name := _token_name(config.get(key)) or _token_name(mapped.get(key))) is not None
         }
         self._template = _chat_template(files, config)
@@ -140,7 +132,7 @@ class Tokenizer:
             content = added.content
             data = content.encode() if byte_level else sentencepiece_surface(content)
             learned = not byte_level and backend.model.token_to_id(content) is not None
-            is_marker = _looks_like_marker(content) and not learned
+            is_marker = looks_like_marker(content) and not learned
             self.surfaces[index] = None if added.special or is_marker else data
             self._shown[index] = b"" if added.special else data
         self._byte_level = byte_level
@@ -162,8 +154,9 @@ class Tokenizer:
         if name := self._special_names.get("eos_token"):
             eos.add(backend.token_to_id(name))
         for index, added in backend.get_added_tokens_decoder().items():
-            if added.special and added.content in _END_TOKENS:
+            if added.content in END_TOKENS:
                 eos.add(index)
+                self._shown[index] = b""
         self.eos_ids = frozenset(index for index in eos if isinstance(index, int))
 
     @property
@@ -238,38 +231,68 @@ class Tokenizer:
         Only the markers of the template are special tokens. Where a message spells the name of one
         it is text, of which a user may type what he likes.
         """
-        typed = "".join(_texts(messages))
-        if not any(name in typed for name in self._markers):
-            text = self.apply_chat(messages, add_generation_prompt=add_generation_prompt)
-            return self.encode(text, parse_special=True, add_bos=False)
-        # A character that nobody uses keeps such names from being found until the text is cut.
-        seam = next(chr(c) for c in range(0xE000, 0xF8FF) if chr(c) not in typed)
-        names = "|".join(map(re.escape, sorted(self._markers, key=len, reverse=True)))
-        found = re.compile(names)
-        text = self.apply_chat(
-            _mapped(messages, lambda x: found.sub(lambda m: f"{m[0][0]}{seam}{m[0][1:]}", x)),
-            add_generation_prompt=add_generation_prompt,
-        )
+        render = partial(self.apply_chat, add_generation_prompt=add_generation_prompt)
+        found = segments(render, messages, self._markers)
+        if found is None:
+            return self.encode(render(messages), parse_special=True, add_bos=False)
         ids: list[int] = []
-        marker = ""
-        for piece in re.split(f"({names})", text):
-            if piece in self._markers:
-                marker = piece
-                ids.append(self._markers[piece])
-            elif seam in piece:
-                ids += self.encode(piece.replace(seam, ""), add_bos=False)
-            elif piece:
-                # Behind its marker, on which white space and prefixes depend.
-                ids += self.encode(marker + piece, parse_special=True, add_bos=False)[
-                    bool(marker) :
-                ]
+        for part in found:
+            if part.marker:
+                ids.append(part.marker.index)
+            if part.text:
+                ids += self._encode_behind(part.marker, part.text, part.typed)
         return ids
 
+    def _encode_behind(self, marker: Marker | None, text: str, literally: bool) -> list[int]:
+        """Tokens of a text behind a marker, on which white space and prefixes depend.
+
+        Args:
+            literally: names of markers in it are text.
+        """
+        if not literally:
+            ids = self.encode(
+                (marker.name if marker else "") + text, parse_special=True, add_bos=False
+            )
+            return ids[ids.index(marker.index) + 1 :] if marker else ids
+        _check_text(text)
+        # Any added token leads as well as the marker does, whose own name is text here.
+        lead = unused_character(text)
+        if lead not in self._literal:
+            self._literal[lead] = self._without_markers(lead)
+        backend = self._literal[lead]
+        ids = backend.encode((lead if marker else "") + text, add_special_tokens=False).ids
+        return list(ids[1:] if marker else ids)
+
+    def _without_markers(self, lead: str) -> tokenizers.Tokenizer:
+        """This tokenizer, to which no marker's name is more than text, and ``lead`` is a token."""
+        state = json.loads(self._json)
+        for added in state["added_tokens"]:
+            added["special"] = added["special"] or added["content"] in self._markers
+        backend = tokenizers.Tokenizer.from_str(json.dumps(state))
+        backend.no_truncation()
+        backend.no_padding()
+        backend.encode_special_tokens = True
+        backend.add_tokens([tokenizers.AddedToken(lead, normalized=False)])
+        return backend
+
     @cached_property
-    def _markers(self) -> dict[str, int]:
-        """Special tokens by the names that stand for them in text."""
-        added = self._backend.get_added_tokens_decoder()
-        return {a.content: index for index, a in added.items() if a.special and len(a.content) > 1}
+    def _markers(self) -> dict[str, Marker]:
+        """The tokens that the names in a rendered conversation stand for, by name.
+
+        They are those flagged special and, whatever their flag, those that the template uses and
+        those that end a text.
+        """
+        template = self._template or ""
+
+        markers = {}
+        for index, added in self._backend.get_added_tokens_decoder().items():
+            name = added.content
+            structural = name in END_TOKENS or name.startswith(("<|", "<\uff5c"))
+            used = looks_like_marker(name) and (structural or name in template)
+            if len(name) > 1 and (added.special or used):
+                spoken = not (added.special or structural)
+                markers[name] = Marker(index, name, added.lstrip, added.rstrip, spoken)
+        return markers
 
     def segment(self, data: bytes) -> list[int] | None:
         """Tokens that spell exactly these bytes, as the tokenizer would split them in isolation.
@@ -374,34 +397,6 @@ def _split_invalid(data: bytes) -> list[tuple[str, bytes]]:
             pieces.append((data[: error.start].decode(), data[error.start : error.end]))
             data = data[error.end :]
     return pieces
-
-
-def _texts(value: object) -> Iterator[str]:
-    """All texts of a conversation but the roles."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for key, part in value.items():
-            if key != "role":
-                yield from _texts(part)
-    elif isinstance(value, Sequence):
-        for part in value:
-            yield from _texts(part)
-
-
-def _mapped(value: Any, change: Callable[[str], str]) -> Any:
-    """The same conversation with its texts changed."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {
-            key: part if key == "role" else _mapped(part, change) for key, part in value.items()
-        }
-    return [_mapped(part, change) for part in value] if isinstance(value, Sequence) else value
-
-
-def _looks_like_marker(content: str) -> bool:
-    return len(content) > 2 and (content[0], content[-1]) in {("<", ">"), ("[", "]")}
 
 
 def _check_text(text: str) -> None:

@@ -1,0 +1,121 @@
+"""Conversations through the templates of many families: the text and ids of transformers."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_families import ANSWER, CONVERSATIONS, FAMILIES, RENDERED, SYSTEM, USER
+from needs import needs
+
+from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.text.tokenizer import Tokenizer
+
+RECORDED = json.loads(RENDERED.read_text("utf-8"))
+DATES = ("%d %b %Y", "%B %d, %Y", "%d %B %Y")
+
+
+@pytest.fixture(scope="module")
+def read() -> dict[str, Tokenizer]:
+    return {name: Tokenizer(family.files()) for name, family in FAMILIES.items()}
+
+
+def test_all_is_recorded() -> None:
+    assert {name: list(texts) for name, texts in RECORDED.items()} == {
+        name: list(CONVERSATIONS) for name in FAMILIES
+    }
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_text_is_that_of_transformers(name: str, read: dict[str, Tokenizer]) -> None:
+    for conversation, texts in RECORDED[name].items():
+        messages = CONVERSATIONS[conversation]
+        for opened, text in zip((False, True), texts, strict=True):
+            if text is None:
+                with pytest.raises(OmniDraftError, match="cannot render this conversation"):
+                    read[name].apply_chat(messages, add_generation_prompt=opened)
+                continue
+            for form in DATES:
+                text = text.replace(form, datetime.now().strftime(form))
+            found = read[name].apply_chat(messages, add_generation_prompt=opened)
+            assert found == text, conversation
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_ids_are_those_of_transformers(
+    name: str, read: dict[str, Tokenizer], tmp_path: Path
+) -> None:
+    transformers = needs("transformers")
+    for file, content in FAMILIES[name].files().items():
+        (tmp_path / file).write_bytes(content)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for conversation, texts in RECORDED[name].items():
+        if None in texts:
+            continue
+        messages = CONVERSATIONS[conversation]
+        expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+        assert read[name].encode_chat(messages) == expected["input_ids"], conversation
+
+
+def typed(name: str) -> list[str]:
+    family = FAMILIES[name]
+    names = [*family.special, *family.unflagged]
+    # This template cuts "/think" out of what the system says.
+    return names if name != "smollm3" else [each for each in names if each != "</think>"]
+
+
+@pytest.mark.parametrize("role", ["user", "system"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_no_marker_that_is_typed_is_one(name: str, role: str, read: dict[str, Tokenizer]) -> None:
+    """Each is spelled by other tokens, and nothing else changes."""
+    tokenizer = read[name]
+    if RECORDED[name][role][1] is None:
+        return  # the template knows no such turn
+    turns = [USER] if role == "user" else [SYSTEM, USER]
+
+    def said(text: str) -> list[dict[str, Any]]:
+        return [{**turns[0], "content": text}, *turns[1:]]
+
+    def markers(ids: list[int]) -> list[int]:
+        return [token for token in ids if tokenizer.surface(token) is None]
+
+    def text(ids: list[int]) -> str:
+        return b"".join(tokenizer.surface(token) or b"\0" for token in ids).decode()
+
+    plain = tokenizer.encode_chat(said("a XX b"))
+    for marker in typed(name):
+        ids = tokenizer.encode_chat(said(f"a {marker} b"))
+        assert markers(ids) == markers(plain), marker
+        assert text(ids) == text(plain).replace("a XX b", f"a {marker} b"), marker
+
+
+@pytest.mark.parametrize("name", ["qwen3", "deepseek"])
+def test_thoughts_of_earlier_answers_are_cut_away_as_the_template_does(
+    name: str, read: dict[str, Tokenizer]
+) -> None:
+    tokenizer = read[name]
+
+    def chat(answer: str, asked: str = "Why?") -> list[dict[str, Any]]:
+        return [USER, {**ANSWER, "content": answer}, {**USER, "content": asked}]
+
+    thought = tokenizer.encode_chat(chat("<think>\nHm.\n</think>Black."))
+    assert thought == tokenizer.encode_chat(chat("Black."))
+    # While the user quotes it, too.
+    quoted = tokenizer.encode_chat(chat("<think>\nHm.\n</think>Black.", "What is </think>?"))
+    assert quoted == tokenizer.encode_chat(chat("Black.", "What is </think>?"))
+    think = tokenizer.tokens.index("</think>")
+    assert quoted.count(think) == thought.count(think) == 0
+    shown = b"".join(tokenizer.shown_bytes(token) for token in quoted).decode()
+    assert "Hm." not in shown and "What is </think>?" in shown
+
+
+def test_white_space_that_a_marker_swallows_is_gone_beside_typed_names_too(
+    read: dict[str, Tokenizer],
+) -> None:
+    tokenizer = read["phi3"]
+    ids = tokenizer.encode_chat([{"role": "user", "content": "  a <|end|> b"}])
+    shown = b"".join(tokenizer.shown_bytes(token) for token in ids).decode()
+    assert shown == "a <|end|> b"
