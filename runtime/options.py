@@ -33,7 +33,8 @@ class GenerationOptions:
             themselves, see ``CostAware``. That depends on measured times, so a sampled answer with
             a seed, which is to be repeatable, takes a fixed length instead.
         draft_confidence: of a fixed length, see ``Fixed``.
-        raw: take the prompt as text to continue instead of a chat message.
+        raw: take the prompt as text to continue instead of a chat message; names of special tokens
+            in it are these tokens.
         stop: a text or several; the answer ends before the first of them that it would hold.
             Kept as a tuple.
         logprobs: tell the log-probability of each token, and of so many of the likeliest in its

@@ -104,6 +104,10 @@ class Session:
     def encode(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
         """Target tokens of a prompt, through the chat template where there is one.
 
+        Args:
+            raw: take a text without the template; names of special tokens in it are these tokens,
+                which they are not in a message.
+
         Raises:
             OmniDraftError: text that is not valid Unicode, or for which the model lacks a token;
                 messages for a model without a chat template, or that its template refuses.
@@ -113,7 +117,8 @@ class Session:
             if tokenizer.has_chat_template and not raw:
                 tokens = tokenizer.encode_chat([{"role": "user", "content": prompt}])
             else:
-                tokens = tokenizer.encode(prompt)
+                # What is written by hand to be continued may be what a template would have made.
+                tokens = tokenizer.encode(prompt, parse_special=raw)
             if not tokens and tokenizer.bos_id is not None:
                 tokens = [tokenizer.bos_id]
         else:

@@ -80,7 +80,7 @@ FAMILIES = {
         _family("gemma2", "<bos>", "<eos>", _TURNS),
         _family("gemma3", "<bos>", "<eos>", f"{_TURNS} <start_of_image>"),
         _family("phi3", "<s>", "<|endoftext|>", _PHI, "</s>", f"{_PHI} </s>"),
-        _family("phi4", "<|endoftext|>", "<|endoftext|>", f"{_PHI} <|tool|> <|/tool|>"),
+        _family("phi4", "<|endoftext|>", "<|endoftext|>", "", f"{_PHI} <|tool|> <|/tool|>"),
         _family(
             "qwen3",
             "",

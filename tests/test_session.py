@@ -46,13 +46,29 @@ def test_a_prompt_with_a_token_that_the_model_lacks(
     session = Session(with_extra_tokens(write_target(tmp_path / "target"), special=special))
     options = GenerationOptions(4, raw=raw)
     for prompt in (f"What {EXTRA} is it?", EXTRA, f"a{EXTRA}"):
-        if special:  # a marker that somebody types is text
+        if special and not raw:  # a marker that somebody types is text
             assert len(session.generate(prompt, options).token_ids) == 4
             continue
         width = session.target.model.vocab_size
         with pytest.raises(OmniDraftError, match=rf"'<\|extra\|>'.*vocabulary ends at {width} "):
             session.generate(prompt, options)
     assert len(session.generate("What is it?", options).token_ids) == 4
+
+
+def test_markers_of_a_raw_prompt_are_tokens_and_those_of_a_message_are_text(tmp_path: Path) -> None:
+    session = Session(load_model(str(write_target(tmp_path / "target")), threads=1))
+    by_hand = "<|im_start|>user\nWhat is it?<|im_end|>\n<|im_start|>assistant\n"
+    assert session.encode(by_hand, raw=True) == session.encode("What is it?")
+    assert session.encode(by_hand) != session.encode("What is it?")
+    assert len(session.encode(by_hand)) > len(session.encode(by_hand, raw=True)) + 20
+
+
+def test_a_raw_prompt_that_begins_with_the_first_token_has_it_once(tmp_path: Path) -> None:
+    """As others, which the tokenizer puts in front, have it."""
+    session = Session(load_model(str(write_drafter(tmp_path / "target")), threads=1))
+    assert session.encode("<s>What", raw=True).count(1) == 1
+    assert session.encode("What", raw=True)[0] == 1
+    assert session.encode("<s>What").count(1) == 1  # one in front of the text "<s>"
 
 
 @pytest.mark.parametrize("special", [False, True])

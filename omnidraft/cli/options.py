@@ -100,7 +100,12 @@ Verification = Annotated[
     VerificationName,
     typer.Option(**one_of(VerificationName), help="paper is approximate, for comparison."),
 ]
-Raw = Annotated[bool, typer.Option("--raw", help="No chat template: continue the text.")]
+Raw = Annotated[
+    bool,
+    typer.Option(
+        "--raw", help="No chat template: continue the text, in which <|markers|> are tokens."
+    ),
+]
 Stop = Annotated[
     list[str],
     typer.Option(help="End the answer before this text; several: --stop A --stop B."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -49,6 +50,19 @@ def render_chat(
             f"The model's chat template cannot render this conversation: {error}. "
             "Use the raw prompt instead (--raw)."
         ) from error
+
+
+def words_of_template(template: str, special_tokens: Mapping[str, str]) -> str:
+    """A text that holds the name of every marker a template uses: its own, and what it renders.
+
+    Some put names together: ``'<|' + message['role'] + '|>'``.
+    """
+    words = [template]
+    turns = [{"role": role, "content": ""} for role in ("system", "user", "assistant")]
+    for messages in (turns, turns[1:]):
+        with contextlib.suppress(OmniDraftError):
+            words.append(render_chat(template, messages, special_tokens=special_tokens))
+    return "\n".join(words)
 
 
 @lru_cache(maxsize=8)

@@ -11,7 +11,7 @@ from typing import Any
 import tokenizers
 
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
-from omnidraft.runtime.text.chat import Message, render_chat
+from omnidraft.runtime.text.chat import Message, render_chat, words_of_template
 from omnidraft.runtime.text.gguf_tokenizer import tokenizer_files_from_gguf
 from omnidraft.runtime.text.markers import (
     END_TOKENS,
@@ -188,9 +188,9 @@ class Tokenizer:
         _check_text(text)
         self._backend.encode_special_tokens = not parse_special
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
-        if (self.add_bos if add_bos is None else add_bos) and self.bos_id is not None:
-            return [self.bos_id, *ids]
-        return ids
+        wanted = self.bos_id if (self.add_bos if add_bos is None else add_bos) else None
+        # A text with markers may begin with it of itself.
+        return ids if wanted is None or ids[:1] == [wanted] else [wanted, *ids]
 
     def shown_bytes(self, token: int) -> bytes:
         """The bytes a token adds to the text a reader sees; empty for a special token."""
@@ -282,16 +282,16 @@ class Tokenizer:
         They are those flagged special and, whatever their flag, those that the template uses and
         those that end a text.
         """
-        template = self._template or ""
-
+        words = words_of_template(self._template or "", self._special_names)
         markers = {}
         for index, added in self._backend.get_added_tokens_decoder().items():
             name = added.content
-            structural = name in END_TOKENS or name.startswith(("<|", "<\uff5c"))
-            used = looks_like_marker(name) and (structural or name in template)
+            used = looks_like_marker(name) and (name in END_TOKENS or name in words)
             if len(name) > 1 and (added.special or used):
-                spoken = not (added.special or structural)
-                markers[name] = Marker(index, name, added.lstrip, added.rstrip, spoken)
+                structural = (
+                    added.special or name in END_TOKENS or name.startswith(("<|", "<\uff5c"))
+                )
+                markers[name] = Marker(index, name, added.lstrip, added.rstrip, not structural)
         return markers
 
     def segment(self, data: bytes) -> list[int] | None:
