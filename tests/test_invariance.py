@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from tiny import write_drafter, write_target
+from tiny import write_target
 
-from omnidraft.export.conversion import convert_drafter
 from omnidraft.runtime.bench import compare, read_prompts
 from omnidraft.runtime.doctor import examine
 from omnidraft.runtime.engines.onnx import OnnxModel
@@ -225,12 +224,8 @@ def test_what_is_loaded_to_draft_is_not_measured(converted: Path) -> None:
     assert read(converted) == {"onnxruntime": "1.0.0"}
 
 
-def test_of_what_was_made_to_draft_no_invariance_is_asked(tmp_path: Path, cache: Path) -> None:
-    folder = cache / "models" / "drafter-0"
-    source = write_drafter(tmp_path / "drafter")
-    names = ("tokenizer.json", "tokenizer_config.json")
-    tokenizer = {name: (source / name).read_bytes() for name in names}
-    convert_drafter(source, folder, extra_files=tokenizer)
+def test_of_what_was_made_to_draft_no_invariance_is_asked(cache: Path) -> None:
+    folder = resolve("default")
     assert "it need not be batch-invariant" in said() and "not known" not in said()
     loaded, measured = load(folder)
     assert not measured and not loaded.batch_invariant
