@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
+from omnidraft.runtime.text.chat import words_of_template
 from omnidraft.runtime.text.gguf_metadata import read_gguf_metadata
 from omnidraft.runtime.text.gguf_pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
+from omnidraft.runtime.text.markers import END_TOKENS, looks_like_marker
 
 # Values of tokenizer.ggml.token_type.
-_CONTROL, _USER_DEFINED, _UNUSED, _UNKNOWN = 3, 4, 5, 2
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5
 
 
 def tokenizer_files_from_gguf(path: Path) -> dict[str, bytes]:
@@ -30,7 +32,7 @@ def tokenizer_files_from_gguf(path: Path) -> dict[str, bytes]:
     """
     metadata = _read_metadata(path)
     tokens: list[str] = metadata["tokens"]
-    types: list[int] = metadata.get("token_type", [1] * len(tokens))
+    types = _types(metadata)
     model = metadata.get("model")
     split = _pre_tokenizer(path, metadata) if model == "gpt2" else None
     if split is not None:
@@ -45,11 +47,13 @@ def tokenizer_files_from_gguf(path: Path) -> dict[str, bytes]:
             "and SentencePiece BPE can). Use the model's Hugging Face folder instead."
         )
 
-    def name(key: str) -> str | None:
-        index = metadata.get(f"{key}_token_id")
-        return tokens[index] if index is not None and 0 <= index < len(tokens) else None
-
     # A GGUF that does not say gets what llama.cpp would do.
+    implied = {} if split else {"unknown": 0, "bos": 1, "eos": 2}
+
+    def name(key: str) -> str | None:
+        index = metadata.get(f"{key}_token_id", implied.get(key, -1))
+        return tokens[index] if 0 <= index < len(tokens) else None
+
     implied_bos = split is None or split.begins
     config = {
         "bos_token": name("bos"),
@@ -58,15 +62,33 @@ def tokenizer_files_from_gguf(path: Path) -> dict[str, bytes]:
         "pad_token": name("padding"),
         "add_bos_token": bool(metadata.get("add_bos_token", implied_bos)),
     }
-    ends = [metadata[key] for key in ("eos_token_id", "eot_token_id") if metadata.get(key)]
+    ends = {metadata.get(f"{key}_token_id", -1) for key in ("eos", "eot", "eom")}
     files = {
         "tokenizer.json": json.dumps(tokenizer, ensure_ascii=False).encode(),
         "tokenizer_config.json": json.dumps(config, ensure_ascii=False, indent=1).encode(),
-        "generation_config.json": json.dumps({"eos_token_id": sorted(set(ends))}).encode(),
+        "generation_config.json": json.dumps(
+            {"eos_token_id": sorted(end for end in ends if 0 <= end < len(tokens))}
+        ).encode(),
     }
     if template := metadata.get("chat_template"):
         files["chat_template.jinja"] = template.encode()
     return files
+
+
+def _types(metadata: dict[str, Any]) -> list[int]:
+    """The type of each token, markers being markers although a converter did not see it."""
+    tokens: list[str] = metadata["tokens"]
+    types = list(metadata.get("token_type", [_NORMAL] * len(tokens)))
+    words = words_of_template(metadata.get("chat_template", ""), {})
+    learned = {merge.replace(" ", "") for merge in metadata.get("merges", ())}
+    for index, token in enumerate(tokens):
+        if types[index] not in (_NORMAL, _USER_DEFINED) or not looks_like_marker(token):
+            continue
+        if token in END_TOKENS and token not in learned:
+            types[index] = _CONTROL
+        elif token in words and token not in learned:
+            types[index] = _USER_DEFINED
+    return types
 
 
 # What the fields that are read here must be; those that are lists have an entry for every token.
@@ -244,10 +266,15 @@ def _merges_from_scores(
 ) -> list[list[str]]:
     """SentencePiece merges any two neighbours that form a piece, the best-scored piece first.
 
-    User-defined pieces carry no real score and go before all others.
+    Runs of spaces that are user-defined carry no real score and go before all others; other
+    user-defined pieces are found before anything is merged.
     """
-    control = {index for index, kind in enumerate(types) if kind in (_CONTROL, _UNKNOWN)}
-    pieces = {piece: index for piece, index in vocab.items() if index not in control}
+    pieces = {
+        piece: index
+        for piece, index in vocab.items()
+        if types[index] not in (_CONTROL, _UNKNOWN)
+        and (types[index] != _USER_DEFINED or not piece.strip("▁"))
+    }
 
     def rank(item: tuple[str, int]) -> tuple[float, int]:
         index = item[1]
