@@ -13,7 +13,7 @@ PACKAGES = {"omnidraft": "omnidraft", "omnidraft.runtime": "runtime", "omnidraft
 # What each room of the runtime may import of the others.
 ROOMS = {
     "storage": set(),
-    "text": set(),
+    "text": {"storage"},
     "engines": {"storage"},
     "models": {"storage", "text", "engines"},
     "decoding": {"engines", "models"},

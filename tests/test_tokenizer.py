@@ -17,8 +17,8 @@ from tiny import byte_level_tokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
+from omnidraft.runtime.storage.gguf import read_gguf_metadata
 from omnidraft.runtime.text.chat import render_chat
-from omnidraft.runtime.text.gguf_metadata import read_gguf_metadata
 from omnidraft.runtime.text.surface import TextStream, byte_level_surface, sentencepiece_surface
 from omnidraft.runtime.text.tokenizer import Tokenizer, tokenizer_files
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.peers.measure import Task
-from omnidraft.export.checkpoint.gguf import read_gguf
 from omnidraft.export.checkpoint.safetensors import INT8_FORMAT
 from omnidraft.runtime.bench import Prompt
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models.cache import cache_folder
+from omnidraft.runtime.storage.gguf import read_gguf_metadata
 from omnidraft.runtime.text.tokenizer import Tokenizer
 
 FILLER = Path(__file__).with_name("context.txt")
@@ -27,8 +27,8 @@ def gguf_type(checkpoint: Path) -> str | None:
         return None
     import gguf
 
-    field = read_gguf(checkpoint).fields.get("general.file_type")
-    return gguf.LlamaFileType(field.contents()).name.removeprefix("MOSTLY_") if field else "GGUF"
+    kind = read_gguf_metadata(checkpoint, "general.").get("general.file_type")
+    return "GGUF" if kind is None else gguf.LlamaFileType(kind).name.removeprefix("MOSTLY_")
 
 
 def peers_folder(checkpoint: Path) -> Path:

@@ -11,7 +11,8 @@ from pathlib import Path
 from omnidraft.export.checkpoint.gguf import GgufCheckpoint
 from omnidraft.export.checkpoint.safetensors import SafetensorsCheckpoint
 from omnidraft.export.checkpoint.spec import Checkpoint, Decoder
-from omnidraft.runtime.errors import ModelNotFoundError
+from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
+from omnidraft.runtime.storage.gguf import is_gguf
 
 __all__ = ["Checkpoint", "Decoder", "open_checkpoint"]
 
@@ -26,8 +27,10 @@ def open_checkpoint(source: Path) -> Checkpoint:
     """
     if source.is_dir() and (source / "config.json").is_file():
         return SafetensorsCheckpoint(source)
-    if source.is_file():
+    if is_gguf(source):
         return GgufCheckpoint(source)
+    if source.is_file():
+        raise DamagedFileError(f"{source} is not a GGUF file: its first bytes are not 'GGUF'.")
     raise ModelNotFoundError(
         f"{source} is neither a GGUF file nor a folder with config.json and *.safetensors."
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
+import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,69 +16,24 @@ from omnidraft.export.checkpoint.reader import Reader
 from omnidraft.export.checkpoint.rope import Rope, divided, rope_of, yarn_amplitude
 from omnidraft.export.checkpoint.spec import Decoder, check_sound, said_of
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
+from omnidraft.runtime.storage.gguf import GgufTensor, read_gguf
 
-# Arrays of a file longer than this are vocabularies; per-layer settings are shorter.
-LONG_ARRAY = 1024
+# Types whose values need no scale.
+_FLOATS = {"F32": "<f4", "F16": "<f2", "F64": "<f8"}
 # What frequencies are divided by: in Llama 3, and by longrope within the length of training.
 _FREQUENCY_FACTORS = "rope_freqs.weight"
 _SHORT_FACTORS = "rope_factors_short.weight"
-
-
-def read_gguf(path: Path) -> Any:
-    """Open a GGUF file as a ``gguf.GGUFReader`` that skips the contents of long arrays.
-
-    The library makes several objects for every element of an array: 24 s and 600 MB for a
-    vocabulary of 262,144 tokens, of which a converter of weights needs nothing.
-    """
-    import gguf
-
-    class Reader(gguf.GGUFReader):
-        def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
-            if raw_type != gguf.GGUFValueType.ARRAY:
-                return super()._get_field_parts(orig_offs, raw_type)
-            kind = gguf.GGUFValueType(self._get(orig_offs, np.uint32)[0])
-            count = int(self._get(orig_offs + 4, np.uint64)[0])
-            if count <= LONG_ARRAY or kind == gguf.GGUFValueType.ARRAY:
-                return super()._get_field_parts(orig_offs, raw_type)
-            end = orig_offs + 12
-            if kind == gguf.GGUFValueType.STRING:
-                view = self.data.data
-                order = ">" if self.byte_order == "S" else "<"
-                length = struct.Struct(f"{order}Q").unpack_from
-                for _ in range(count):
-                    end += 8 + length(view, end)[0]
-            else:
-                end += count * np.dtype(self.gguf_scalar_to_np[kind]).itemsize
-            return end - orig_offs, [], [], [gguf.GGUFValueType.ARRAY, kind]
-
-    with path.open("rb") as file:
-        if file.read(4) != b"GGUF":
-            raise DamagedFileError(f"{path} is not a GGUF file: its first bytes are not 'GGUF'.")
-    try:
-        return Reader(path)
-    except (
-        ValueError,
-        IndexError,
-        KeyError,
-        OverflowError,
-        TypeError,
-        MemoryError,
-        struct.error,
-    ) as error:
-        raise DamagedFileError(f"{path} is damaged or cut off: {error}") from error
 
 
 class GgufCheckpoint(Reader):
     """A GGUF file with tensors of any type that the gguf library can dequantize."""
 
     def __init__(self, path: Path) -> None:
-        import gguf
-
         self._source = path
-        reader = read_gguf(path)
-        self._fields = reader.fields
-        self._tensors = {tensor.name: tensor for tensor in reader.tensors}
-        self._dequantize: Callable[..., NDArray[np.float32]] = gguf.dequantize
+        header = read_gguf(path, lambda key: not key.startswith("tokenizer."))
+        self._metadata = header.metadata
+        data = np.memmap(path, np.uint8, "r")
+        self._tensors = {tensor.name: _Tensor(tensor, data) for tensor in header.tensors}
         try:
             self._decoder = self._describe()
         except (TypeError, ValueError, ZeroDivisionError) as error:
@@ -90,25 +45,17 @@ class GgufCheckpoint(Reader):
         place = f"blk.{layer}." if layer else ""
         return f"{place}{self._names[part]}.{suffix}"
 
-    def _tensor(self, stored: str) -> Any:
+    def _tensor(self, stored: str) -> _Tensor:
         tensor = self._tensors.get(stored)
         if tensor is None:
             raise DamagedFileError(f"{self._source} has no tensor {stored}.")
         return tensor
 
     def _shape(self, stored: str) -> tuple[int, ...]:
-        return tuple(int(size) for size in reversed(self._tensor(stored).shape))
+        return self._tensor(stored).shape
 
     def _read(self, stored: str, start: int, stop: int) -> NDArray[np.float32]:
-        tensor = self._tensor(stored)
-        try:
-            values = self._dequantize(tensor.data[start:stop], tensor.tensor_type)
-        except NotImplementedError as error:
-            raise OmniDraftError(
-                f"{self._source}: {stored} is of type {tensor.tensor_type.name}, which is not "
-                "read. Take a file with another quantization."
-            ) from error
-        return np.ascontiguousarray(values, dtype=np.float32)
+        return self._tensor(stored).rows(slice(start, stop))
 
     def _yarn(self, get: Metadata) -> RopeScaling:
         for key in ("ext_factor", "attn_factor", "log_multiplier"):
@@ -124,8 +71,7 @@ class GgufCheckpoint(Reader):
         )
 
     def _get(self, key: str, default: Any = None) -> Any:
-        field = self._fields.get(key)
-        value = default if field is None else field.contents()
+        value = self._metadata.get(key, default)
         if value is None:
             raise DamagedFileError(f"{self._source} lacks the metadata field {key}.")
         return value
@@ -161,7 +107,7 @@ class GgufCheckpoint(Reader):
             heads=heads,
             kv_heads=get("attention.head_count_kv", heads),
             head_size=head_size,
-            vocab_size=int(self._shape("token_embd.weight")[0]),
+            vocab_size=self._shape("token_embd.weight")[0],
             context_length=context,
             norm_epsilon=get("attention.layer_norm_rms_epsilon"),
             query_scale=head_size**-0.5,
@@ -206,3 +152,76 @@ class GgufCheckpoint(Reader):
         if _FREQUENCY_FACTORS not in self._tensors:
             return rope
         return divided(rope, self._read(_FREQUENCY_FACTORS, 0, head_size))
+
+
+class _Tensor:
+    """A tensor of a file that is mapped into memory.
+
+    Raises:
+        DamagedFileError: it does not lie within the file.
+        OmniDraftError: it is of a type that cannot be read.
+    """
+
+    def __init__(self, tensor: GgufTensor, data: NDArray[np.uint8]) -> None:
+        place = f"{tensor.path}: {tensor.name}"
+        self.shape = tensor.shape
+        self._kind = tensor.kind
+        block, size = _block(tensor.kind, place)
+        count, rest = divmod(tensor.shape[-1], block)
+        rows = math.prod(tensor.shape[:-1])
+        end = tensor.offset + rows * count * size
+        if rest or end > len(data):
+            raise DamagedFileError(f"{place} is cut off. Fetch or copy the file again.")
+        self._data = data[tensor.offset : end].reshape(rows, count * size)
+
+    def rows(self, index: Any) -> NDArray[np.float32]:
+        """Some rows; of a vector some elements."""
+        if len(self.shape) == 1:
+            vector: NDArray[np.float32] = _dequantized(self._data, self._kind)[0][index]
+            return vector
+        return _dequantized(self._data[index], self._kind)
+
+
+def _block(kind: int, place: str) -> tuple[int, int]:
+    """Elements of a block of a type of tensors, and its bytes.
+
+    Raises:
+        OmniDraftError: tensors of this type, as the one at ``place`` is, cannot be read.
+    """
+    import gguf
+
+    name = str(kind)
+    try:
+        known = gguf.GGMLQuantizationType(kind)
+        name = known.name
+        block, size = gguf.GGML_QUANT_SIZES[known]
+        if _can_dequantize(kind):
+            return block, size
+        what = "not read"
+    except (ValueError, KeyError):
+        what = "not known here"
+    raise OmniDraftError(
+        f"{place} is of type {name}, which is {what}. Take a file with another quantization."
+    )
+
+
+@cache
+def _can_dequantize(kind: int) -> bool:
+    import gguf
+
+    _, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(kind)]
+    try:
+        _dequantized(np.zeros((1, size), np.uint8), kind)
+    except NotImplementedError:
+        return False
+    return True
+
+
+def _dequantized(data: NDArray[np.uint8], kind: int) -> NDArray[np.float32]:
+    """Rows of bytes as rows of numbers."""
+    import gguf
+
+    known = gguf.GGMLQuantizationType(kind)
+    plain = _FLOATS.get(known.name)
+    values = gguf.dequantize(data, known) if plain is None else data.view(plain)
+    return np.ascontiguousarray(values, dtype=np.float32)

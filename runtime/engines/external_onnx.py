@@ -282,7 +282,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _opens(path: Path) -> bool:
     if path.is_file():
-        return path.suffix == ".onnx"
+        return path.suffix.lower() == ".onnx"
     if (path / "genai_config.json").is_file():
         return True
     # Of a folder that holds the weights, too, these are converted: the result is batch-invariant.

@@ -125,6 +125,6 @@ class TransformersModel:
 ENGINE = EngineSpec(
     load=lambda path, threads, _: TransformersModel(path, threads=threads),
     opens=is_checkpoint,
-    what="a .gguf file; a folder with config.json and *.safetensors",
+    what="a GGUF file; a folder with config.json and *.safetensors",
     checkpoints=True,
 )

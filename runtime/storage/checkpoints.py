@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
+from omnidraft.runtime.storage.gguf import is_gguf
 from omnidraft.runtime.storage.manifest import file_sha256
 
 
 def is_checkpoint(path: Path) -> bool:
     """Whether a path is a GGUF file, or a folder with config.json and safetensors."""
     if path.is_file():
-        return path.suffix == ".gguf"
+        return is_gguf(path) or path.suffix.lower() == ".gguf"  # the latter: a damaged one
     return (path / "config.json").is_file() and any(path.glob("*.safetensors"))
 
 

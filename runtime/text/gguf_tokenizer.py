@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
+from omnidraft.runtime.storage.gguf import read_gguf_metadata
 from omnidraft.runtime.text.chat import words_of_template
-from omnidraft.runtime.text.gguf_metadata import read_gguf_metadata
 from omnidraft.runtime.text.gguf_pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from omnidraft.runtime.text.markers import END_TOKENS, looks_like_marker
 
