@@ -142,6 +142,24 @@ def write_gguf(
     return path
 
 
+def write_parts(
+    folder: Path, parts: list[Weights], name: str = "tiny", suffix: str = ".gguf"
+) -> list[Path]:
+    """A GGUF in parts as llama.cpp splits them: the first has all metadata."""
+    total = sum(map(len, parts))
+    paths = []
+    for number, tensors in enumerate(parts):
+
+        def split(writer: gguf.GGUFWriter, number: int = number) -> None:
+            writer.add_uint16("split.no", number)
+            writer.add_uint16("split.count", len(parts))
+            writer.add_int32("split.tensors.count", total)
+
+        path = folder / f"{name}-{number + 1:05}-of-{len(parts):05}{suffix}"
+        paths.append(write_gguf(path, tensors, change=split, bare=number > 0))
+    return paths
+
+
 def _add_metadata(writer: gguf.GGUFWriter, hidden: int) -> None:
     writer.add_block_count(LAYERS)
     writer.add_context_length(512)
@@ -167,7 +185,7 @@ def _add_metadata(writer: gguf.GGUFWriter, hidden: int) -> None:
 def all_weights(checkpoint: Checkpoint) -> Weights:
     """Everything that a graph asks of a checkpoint, by the names of ``Checkpoint``."""
     d = checkpoint.decoder
-    biased = {"qkv": d.qkv_bias, "o": d.output_bias}
+    biased = {"qkv": d.qkv_bias, "o": d.output_bias, "gate_up": d.mlp_bias, "down": d.mlp_bias}
     names = ["embedding", "norm"] if d.tied_embeddings else ["embedding", "norm", "head"]
     for layer in range(d.layers):
         names += [f"{layer}.input_norm", f"{layer}.mlp_norm"]

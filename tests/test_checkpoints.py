@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import struct
 from pathlib import Path
 
@@ -10,18 +12,30 @@ import gguf.quants
 import numpy as np
 import pytest
 from checkpoint_files import (
+    HEADS,
+    KV_HEADS,
+    LAYERS,
+    SIZE,
     VOCAB,
+    Weights,
     all_weights,
     assert_same,
     gguf_tensors,
     random_weights,
     write_folder,
     write_gguf,
+    write_parts,
 )
+from needs import needs
 
 from omnidraft.export.checkpoint import open_checkpoint
+from omnidraft.export.conversion import Quantization, convert, convert_drafter
 from omnidraft.runtime.engines import engine_of
+from omnidraft.runtime.engines.onnx import OnnxModel
+from omnidraft.runtime.engines.transformers import TransformersModel
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
+from omnidraft.runtime.models.fetch import content_key
+from omnidraft.runtime.storage.checkpoints import source_sha256
 from omnidraft.runtime.text.tokenizer import Tokenizer
 
 # --- GGUF --------------------------------------------------------------------------------------
@@ -116,3 +130,235 @@ def test_a_type_of_tensors_that_is_not_read_is_named(tmp_path: Path, kind: int, 
     with pytest.raises(OmniDraftError, match=rf"ffn_up.weight is of type {said}") as caught:
         open_checkpoint(path)
     assert not isinstance(caught.value, DamagedFileError)
+
+
+# --- every tensor ------------------------------------------------------------------------------
+
+LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def logits(source: Path, scratch: Path, quantization: Quantization = "float32") -> np.ndarray:
+    convert(source, scratch, quantization, calibration=range(40))
+    tokens = np.random.default_rng(1).integers(0, VOCAB, 20)
+    return OnnxModel(scratch, threads=1).forward(tokens).copy()
+
+
+def reference(weights: Weights, tokens: np.ndarray) -> np.ndarray:
+    """What a Llama computes, written down on its own, float64."""
+    w = {name: value.astype(np.float64) for name, value in weights.items()}
+
+    def norm(x: np.ndarray, name: str) -> np.ndarray:
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * w[f"{name}.weight"]
+
+    def linear(x: np.ndarray, name: str) -> np.ndarray:
+        return x @ w[f"{name}.weight"].T + w.get(f"{name}.bias", 0.0)
+
+    def heads(x: np.ndarray, count: int) -> np.ndarray:
+        split = x.reshape(len(tokens), count, SIZE).swapaxes(0, 1)
+        return np.repeat(split, HEADS // count, axis=0)
+
+    def rotated(x: np.ndarray) -> np.ndarray:
+        angle = np.outer(np.arange(len(tokens)), 10_000.0 ** -(np.arange(0, SIZE, 2) / SIZE))
+        a, b = x[..., : SIZE // 2], x[..., SIZE // 2 :]
+        cos, sin = np.cos(angle), np.sin(angle)
+        return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+    x = w["model.embed_tokens.weight"][tokens]
+    for layer in range(LAYERS):
+        place = f"model.layers.{layer}."
+        h = norm(x, f"{place}input_layernorm")
+        q, k, v = (linear(h, f"{place}self_attn.{part}_proj") for part in "qkv")
+        scores = rotated(heads(q, HEADS)) @ rotated(heads(k, KV_HEADS)).swapaxes(1, 2) / SIZE**0.5
+        scores += np.triu(np.full(scores.shape[1:], -np.inf), 1)
+        share = np.exp(scores - scores.max(-1, keepdims=True))
+        mixed = share / share.sum(-1, keepdims=True) @ heads(v, KV_HEADS)
+        x = x + linear(mixed.swapaxes(0, 1).reshape(len(tokens), -1), f"{place}self_attn.o_proj")
+        h = norm(x, f"{place}post_attention_layernorm")
+        gate = linear(h, f"{place}mlp.gate_proj")
+        gated = gate / (1 + np.exp(-gate)) * linear(h, f"{place}mlp.up_proj")
+        x = x + linear(gated, f"{place}mlp.down_proj")
+    return norm(x, "model.norm") @ w["lm_head.weight"].T
+
+
+@pytest.mark.parametrize("biased", [*((linear,) for linear in LINEARS), LINEARS])
+def test_biases_of_a_gguf_are_computed_with(tmp_path: Path, biased: tuple[str, ...]) -> None:
+    weights = random_weights(biased=biased)
+    path = write_gguf(tmp_path / "tiny.gguf", gguf_tensors(weights))
+    tokens = np.random.default_rng(1).integers(0, VOCAB, 20)
+    expected = reference(weights, tokens)
+    np.testing.assert_allclose(logits(path, tmp_path / "out"), expected, atol=2e-3)
+    # Calibration moves factors between linears, and biases have to follow.
+    eight = logits(path, tmp_path / "out", "8bit")
+    assert np.abs(eight - expected).mean() < 0.05 * np.abs(expected).mean()
+
+
+def test_biases_of_a_drafter(tmp_path: Path) -> None:
+    weights = random_weights(biased=("q_proj", "k_proj", "v_proj", "o_proj"))
+    folder = write_folder(tmp_path / "in", weights, attention_bias=True)
+    convert_drafter(folder, tmp_path / "out")
+    tokens = np.random.default_rng(1).integers(0, VOCAB, 20)
+    expected = reference(weights, tokens)
+    found = OnnxModel(tmp_path / "out", threads=1).forward(tokens)
+    assert np.abs(found - expected).mean() < 0.05 * np.abs(expected).mean()
+
+
+EXTRA = {
+    "blk.0.attn_sinks.weight": (HEADS,),
+    "blk.1.attn_q_norm.weight": (SIZE,),
+    "blk.1.ffn_gate_exps.weight": (96, 64),
+    "blk.2.attn_q.weight": (64, 64),
+    "output_norm.bias": (64,),
+    "output.bias": (VOCAB,),
+    "output.scale": (1,),
+    "rope_factors_long.weight": (8,),
+}
+
+
+@pytest.mark.parametrize("name", EXTRA)
+def test_a_tensor_of_a_gguf_that_would_not_be_read(tmp_path: Path, name: str) -> None:
+    tensors = gguf_tensors(random_weights()) | {name: np.ones(EXTRA[name], np.float32)}
+    with pytest.raises(OmniDraftError, match=name):
+        open_checkpoint(write_gguf(tmp_path / "tiny.gguf", tensors))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("model.layers.0.self_attn.sinks", (HEADS,)),
+        ("model.layers.1.self_attn.q_proj.bias", (64,)),
+        ("model.layers.1.mlp.down_proj.bias", (64,)),
+        ("model.layers.2.mlp.down_proj.weight", (64, 96)),
+        ("model.norm.bias", (64,)),
+        ("lm_head.bias", (VOCAB,)),
+        ("score.weight", (2, 64)),
+    ],
+)
+def test_a_tensor_of_a_folder_that_would_not_be_read(
+    tmp_path: Path, name: str, shape: tuple[int, ...]
+) -> None:
+    weights = random_weights() | {name: np.ones(shape, np.float32)}
+    with pytest.raises(OmniDraftError, match=name):
+        open_checkpoint(write_folder(tmp_path, weights))
+
+
+def test_tensors_that_are_of_no_concern(tmp_path: Path) -> None:
+    weights = random_weights()
+    expected = all_weights(open_checkpoint(write_folder(tmp_path / "plain", weights)))
+    buffers = {
+        "model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(8, np.float32),
+        "model.rotary_emb.inv_freq": np.ones(8, np.float32),
+        "model.layers.0.self_attn.bias": np.ones((1, 1, 4, 4), np.uint8),
+        "model.layers.0.self_attn.masked_bias": np.ones((), np.float32),
+    }
+    assert_same(
+        all_weights(open_checkpoint(write_folder(tmp_path / "old", weights | buffers))), expected
+    )
+    pictures = {"v.blk.0.attn_q.weight": np.ones((4, 4), np.float32), "mm.0.bias": np.ones(4)}
+    path = write_gguf(tmp_path / "tiny.gguf", gguf_tensors(weights) | pictures)
+    assert_same(all_weights(open_checkpoint(path)), expected)
+
+
+def test_the_frequencies_of_a_gguf_are_used(tmp_path: Path) -> None:
+    tensors = gguf_tensors(random_weights())
+    plain = open_checkpoint(write_gguf(tmp_path / "plain.gguf", tensors)).decoder
+    tensors["rope_freqs.weight"] = np.arange(1, 9, dtype=np.float32)
+    slow = open_checkpoint(write_gguf(tmp_path / "slow.gguf", tensors)).decoder
+    np.testing.assert_allclose(
+        np.array(plain.ropes[0].inverse_frequencies) / np.arange(1, 9),
+        slow.ropes[0].inverse_frequencies,
+    )
+
+
+def test_a_missing_tensor_is_named_on_opening(tmp_path: Path) -> None:
+    for name in random_weights():
+        weights = random_weights()
+        del weights[name]
+        with pytest.raises(DamagedFileError, match=f"no tensor {name}"):
+            open_checkpoint(write_folder(tmp_path / "folder", weights))
+        tensors = gguf_tensors(weights)
+        path = write_gguf(tmp_path / "tiny.gguf", tensors)
+        if name == "lm_head.weight":
+            assert open_checkpoint(path).decoder.tied_embeddings
+        else:
+            lost = (gguf_tensors(random_weights()).keys() - tensors.keys()).pop()
+            with pytest.raises(DamagedFileError, match=f"no tensor {lost}"):
+                open_checkpoint(path)
+
+
+# --- parts -------------------------------------------------------------------------------------
+
+
+def in_parts(weights: Weights, *starts: str) -> list[Weights]:
+    """Tensors, those whose names begin with the i-th of ``starts`` in part i + 2."""
+    parts: list[Weights] = [{} for _ in (*starts, "")]
+    for name, value in gguf_tensors(weights).items():
+        place = next((i + 1 for i, start in enumerate(starts) if name.startswith(start)), 0)
+        parts[place][name] = value
+    return parts
+
+
+@pytest.mark.parametrize("suffix", [".gguf", ".GGUF"])
+@pytest.mark.parametrize("named", [0, 1, 2])
+def test_parts_are_read_whichever_is_named(tmp_path: Path, named: int, suffix: str) -> None:
+    weights = random_weights()
+    whole = all_weights(open_checkpoint(write_gguf(tmp_path / "a.gguf", gguf_tensors(weights))))
+    paths = write_parts(tmp_path, in_parts(weights, "blk.1", "output"), suffix=suffix)
+    assert_same(all_weights(open_checkpoint(paths[named])), whole)
+    assert Tokenizer.load(paths[named]).tokens == Tokenizer.load(tmp_path / "a.gguf").tokens
+    before = source_sha256(paths[named])
+    os.utime(paths[1], ns=(0, 0))
+    key = content_key(paths[named])
+    data = bytearray(paths[1].read_bytes())
+    data[-1] ^= 1
+    paths[1].write_bytes(data)
+    assert source_sha256(paths[named]) != before
+    assert content_key(paths[named]) != key
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_part_that_is_missing_is_named(tmp_path: Path, lost: int) -> None:
+    # A head that lies elsewhere does not make the embedding one.
+    paths = write_parts(tmp_path, in_parts(random_weights(), "blk.1", "output.weight"))
+    paths[lost].unlink()
+    for path in set(paths) - {paths[lost]}:
+        for read in (open_checkpoint, Tokenizer.load):
+            with pytest.raises(
+                ModelNotFoundError, match=rf"{paths[lost].name}.*part {lost + 1} of 3"
+            ):
+                read(path)
+
+
+def test_a_part_under_another_name(tmp_path: Path) -> None:
+    paths = write_parts(tmp_path, in_parts(random_weights(), "blk.1", "output.weight"))
+    (other := tmp_path / "other").mkdir()
+    for i, name in enumerate(["blob", "x-00001-of-00002.gguf", "tiny-00002-of-00003.gguf"]):
+        shutil.copy(paths[i], other / name)
+        with pytest.raises(OmniDraftError, match=f"part {i + 1} of 3"):
+            open_checkpoint(other / name)
+
+
+def test_parts_of_different_models(tmp_path: Path) -> None:
+    paths = write_parts(tmp_path, in_parts(random_weights(), "blk.1", "output.weight"))
+    other = write_parts(
+        tmp_path / "other", in_parts(random_weights(), "blk.1.attn", "output.weight")
+    )
+    shutil.copy(other[1], paths[1])
+    with pytest.raises(DamagedFileError, match="tensors"):
+        open_checkpoint(paths[0])
+    shutil.copy(paths[0], paths[1])
+    with pytest.raises(DamagedFileError, match="not part 2 of 3"):
+        open_checkpoint(paths[0])
+
+
+def test_a_name_of_parts_alone_means_nothing(tmp_path: Path) -> None:
+    """Some people name whole files so."""
+    path = write_gguf(tmp_path / "tiny-00001-of-00002.gguf", gguf_tensors(random_weights()))
+    open_checkpoint(path)
+    assert len(source_sha256(path)) == 64
+
+
+def test_engine_transformers_reads_no_parts(tmp_path: Path) -> None:
+    needs("transformers")
+    paths = write_parts(tmp_path, in_parts(random_weights(), "blk.1", "output.weight"))
+    with pytest.raises(OmniDraftError, match="in parts"):
+        TransformersModel(paths[0])

@@ -700,6 +700,7 @@ SMALL = {
                 },
             },
         ),
+        ("llama", {"num_key_value_heads": 2, "attention_bias": True, "mlp_bias": True}),
         ("qwen2", {"num_key_value_heads": 2}),
         (
             "qwen2",

@@ -104,6 +104,16 @@ def test_float32_computes_what_the_checkpoint_does(
         np.testing.assert_allclose(part, expected[start:stop], rtol=0, atol=1e-4)
 
 
+def add_biases(source: Path) -> None:
+    """Make the weights those of a Qwen2."""
+    tensors = load_file(source / "model.safetensors")
+    for layer in range(2):
+        for part, heads in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS)):
+            bias = RNG.normal(0, 0.3, heads * SIZE).astype(np.float32)
+            tensors[f"model.layers.{layer}.self_attn.{part}_proj.bias"] = bias
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+
+
 def test_a_drafter_of_another_family_that_computes_the_same(
     checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -111,12 +121,7 @@ def test_a_drafter_of_another_family_that_computes_the_same(
     shutil.copytree(checkpoint, source)
     config = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps(config | {"model_type": "qwen2"}))
-    tensors = load_file(source / "model.safetensors")
-    for layer in range(2):
-        for part, heads in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS)):
-            bias = RNG.normal(0, 0.3, heads * SIZE).astype(np.float32)
-            tensors[f"model.layers.{layer}.self_attn.{part}_proj.bias"] = bias
-    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    add_biases(source)
     convert(source, tmp_path / "converted", "float32")
     export(str(source), tmp_path / "bundle", options=Options("none", lora_rank=0))
     expected = logits(OnnxModel(tmp_path / "converted", threads=1))
@@ -550,6 +555,7 @@ def test_refusals(checkpoint: Path, tmp_path: Path) -> None:
     refused("trains LoRA", train_step=True, lora_rank=0)
     config = json.loads((source / "config.json").read_text())
     windows = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0}
+    add_biases(source)
     for change, word in (
         ({"model_type": "qwen2", **windows}, "sliding windows. A drafter must be a Llama"),
         ({"model_type": "gpt2"}, "not supported"),
@@ -557,6 +563,7 @@ def test_refusals(checkpoint: Path, tmp_path: Path) -> None:
         (source / "config.json").write_text(json.dumps(config | change))
         refused(word)
     (source / "config.json").write_text(json.dumps(config))
+    shutil.copy(checkpoint / "model.safetensors", source)
     larger = sentencepiece_tokenizer()
     larger.add_tokens(["larger"])
     larger.save(str(source / "tokenizer.json"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from omnidraft.export.checkpoint.architectures import SOFT_CAPS, Metadata, of_gg
 from omnidraft.export.checkpoint.config import RopeScaling
 from omnidraft.export.checkpoint.reader import Reader
 from omnidraft.export.checkpoint.rope import Rope, divided, rope_of, yarn_amplitude
-from omnidraft.export.checkpoint.spec import Decoder, check_sound, said_of
+from omnidraft.export.checkpoint.spec import Decoder, check_sound, said_of, split_name
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
 from omnidraft.runtime.storage.gguf import GgufTensor, read_gguf
 
@@ -23,19 +24,32 @@ _FLOATS = {"F32": "<f4", "F16": "<f2", "F64": "<f8"}
 # What frequencies are divided by: in Llama 3, and by longrope within the length of training.
 _FREQUENCY_FACTORS = "rope_freqs.weight"
 _SHORT_FACTORS = "rope_factors_short.weight"
+_LONG_FACTORS = "rope_factors_long.weight"
+# What looks at images or hears in a multimodal model's file, and frequencies of the rotation that
+# old converters wrote down though they follow from the metadata.
+_OF_NO_CONCERN = re.compile(r"(v|a|mm)\.|blk\.\d+\.attn_rot_embd\.")
 
 
 class GgufCheckpoint(Reader):
-    """A GGUF file with tensors of any type that the gguf library can dequantize."""
+    """A GGUF with tensors of any type that the gguf library can dequantize: see ``read_gguf``."""
 
     def __init__(self, path: Path) -> None:
         self._source = path
         header = read_gguf(path, lambda key: not key.startswith("tokenizer."))
         self._metadata = header.metadata
-        data = np.memmap(path, np.uint8, "r")
-        self._tensors = {tensor.name: _Tensor(tensor, data) for tensor in header.tensors}
+        data = {t.path: np.memmap(t.path, np.uint8, "r") for t in header.tensors}
+        self._tensors = {
+            tensor.name: _Tensor(tensor, data[tensor.path])
+            for tensor in header.tensors
+            if not _OF_NO_CONCERN.match(tensor.name)
+        }
         try:
             self._decoder = self._describe()
+            # A bias is optional, so that one that is missing is not missed.
+            known = {_FREQUENCY_FACTORS}
+            if _SHORT_FACTORS in self._tensors:
+                known |= {_SHORT_FACTORS, _LONG_FACTORS}  # the latter: beyond the context read
+            self._check_tensors(self._tensors.keys() - known, ".bias")
         except (TypeError, ValueError, ZeroDivisionError) as error:
             raise DamagedFileError(
                 f"{path}: its metadata describe no decoder that is known here: {error}"
@@ -56,6 +70,17 @@ class GgufCheckpoint(Reader):
 
     def _read(self, stored: str, start: int, stop: int) -> NDArray[np.float32]:
         return self._tensor(stored).rows(slice(start, stop))
+
+    def rows(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
+        """See ``Checkpoint``. A linear without a bias, beside one with one, adds nothing."""
+        layer, part, suffix = split_name(name)
+        if suffix == "bias" and self._stored_name(layer, part, suffix) not in self._tensors:
+            return np.zeros(self._count(part), np.float32)[start:stop]
+        return super().rows(name, start, stop)
+
+    def _has_bias(self, *parts: str) -> bool:
+        ends = tuple(f".{self._names[part]}.bias" for part in parts)
+        return any(name.endswith(ends) for name in self._tensors)
 
     def _yarn(self, get: Metadata) -> RopeScaling:
         for key in ("ext_factor", "attn_factor", "log_multiplier"):
@@ -113,9 +138,9 @@ class GgufCheckpoint(Reader):
             query_scale=head_size**-0.5,
             activation=family.activation,
             tied_embeddings="output.weight" not in self._tensors,
-            qkv_bias=f"blk.0.{self._names['q']}.bias" in self._tensors,
-            output_bias="blk.0.attn_output.bias" in self._tensors,
-            mlp_bias="blk.0.ffn_down.bias" in self._tensors,
+            qkv_bias=self._has_bias("q", "k", "v"),
+            output_bias=self._has_bias("o"),
+            mlp_bias=self._has_bias("gate", "up", "down"),
             qk_norm=family.qk_norm,
             pre_norms=family.pre_norms,
             post_norms=family.post_norms,

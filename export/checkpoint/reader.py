@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from omnidraft.export.checkpoint.spec import LINEAR_PARTS, Decoder
-from omnidraft.runtime.errors import DamagedFileError
+from omnidraft.export.checkpoint.spec import LINEAR_PARTS, Decoder, split_name, tensor_names
+from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
 
 _Sizes = Sequence[tuple[str, int]]
 """A tensor's sizes, each with what it is."""
@@ -50,8 +50,7 @@ class Reader(ABC):
 
     def rows(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
         """See ``Checkpoint``."""
-        layer, _, part = name.removesuffix(".bias").rpartition(".")
-        suffix = "bias" if name.endswith(".bias") else "weight"
+        layer, part, suffix = split_name(name)
         stored = self._stored_name(layer, part, suffix)
         place = f"{self._source}: {stored}"
         stack = self._stack(part)
@@ -74,6 +73,41 @@ class Reader(ABC):
         if (scale := self._decoder.folded.get(part, 1.0)) != 1:
             values = values * np.float32(scale)
         return values
+
+    def _check_tensors(self, present: Set[str], optional: str | None = None) -> None:
+        """Demand that the files hold what the decoder computes with, and nothing else.
+
+        What is left out in silence may be what a model of another kind needs.
+
+        Args:
+            present: all tensors there but for those that are known to be of no concern.
+            optional: how names of tensors end that may be missing.
+
+        Raises:
+            DamagedFileError: a tensor is missing.
+            OmniDraftError: one would not be read.
+        """
+        names = tensor_names(self._decoder)
+        wanted = dict.fromkeys(self._stored_name(*split_name(name)) for name in names)
+        missing = [name for name in wanted if name not in present]
+        if optional is not None:
+            missing = [name for name in missing if not name.endswith(optional)]
+        if missing:
+            more = f" (nor {len(missing) - 1:,} others)" if missing[1:] else ""
+            raise DamagedFileError(
+                f"{self._source} has no tensor {missing[0]}{more}. Fetch the checkpoint again."
+            )
+        if unread := sorted(present - wanted.keys()):
+            more = f" (and {len(unread) - 1:,} others)" if unread[1:] else ""
+            raise OmniDraftError(
+                f"{self._source} holds the tensor {unread[0]}{more}, with which a "
+                f"{self._decoder.architecture} model as it is known here does not compute. Take "
+                "another checkpoint of the model."
+            )
+
+    def _count(self, part: str) -> int:
+        """How many rows a part has."""
+        return _sizes(self._decoder, part)[0][1]
 
     def _stack(self, part: str) -> list[str]:
         """The parts that lie in one tensor with ``part``, in their order."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,13 @@ from omnidraft.runtime.storage.checkpoints import load_json, weight_files
 INT8_FORMAT = "omnidraft-int8-block32"
 HF_ACTIVATIONS = {"silu": "silu", "gelu_tanh": "gelu_pytorch_tanh"}
 _FLOATS = ("F64", "F32", "F16", "BF16")
+# A decoder's own, and that of the decoder in a multimodal model.
+_PREFIXES = ("model.", "model.language_model.", "language_model.model.", "language_model.", "")
+_HEADS = ("lm_head.weight", "language_model.lm_head.weight")
+# Buffers that old versions of transformers saved: frequencies of the rotation, causal masks.
+_OF_NO_CONCERN = re.compile(
+    r"\.rotary_emb\.(inv_freq|(cos|sin)_cached)$|\.(self_attn|attn|attention)\.(masked_)?bias$"
+)
 
 
 class SafetensorsCheckpoint(Reader):
@@ -53,23 +61,27 @@ class SafetensorsCheckpoint(Reader):
             self._files.update(dict.fromkeys(file.keys(), file))  # type: ignore[no-untyped-call]
         self._int8 = INT8_FORMAT in formats
         self._prefix = next(
-            (
-                prefix
-                for prefix in ("model.", "language_model.model.", "model.language_model.", "")
-                if f"{prefix}embed_tokens.weight" in self._files
-            ),
-            "model.",
+            (prefix for prefix in _PREFIXES if self._holds(f"{prefix}layers.")), _PREFIXES[0]
         )
         self._decoder, family = describe(load_json(folder / "config.json"), folder)
         self._names, self._norm_offset = family.hf_names, family.hf_norm_offset
+        self._check_tensors(self._present())
+
+    def _holds(self, beginning: str) -> bool:
+        return any(name.startswith(beginning) for name in self._files)
+
+    def _present(self) -> set[str]:
+        """The tensors that are the decoder's, or ought to be."""
+        present = {name for name in self._files if not _OF_NO_CONCERN.search(name)}
+        # The rest of a multimodal model: what looks at images, or hears.
+        text, found, _ = self._prefix.partition("language_model.")
+        if found:
+            present = {n for n in present if n.startswith(text + found) or n in _HEADS}
+        return present - {f"{name}.scale" for name in present} if self._int8 else present
 
     def _stored_name(self, layer: str, part: str, suffix: str) -> str:
         if part == "head":
-            lead = self._prefix.removesuffix("model.")
-            return next(
-                (n for n in (f"{lead}lm_head.weight", "lm_head.weight") if n in self._files),
-                "lm_head.weight",
-            )
+            return next((name for name in _HEADS if name in self._files), _HEADS[0])
         place = f"{self._prefix}layers.{layer}." if layer else self._prefix
         return f"{place}{self._names[part]}.{suffix}"
 

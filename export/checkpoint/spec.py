@@ -142,11 +142,35 @@ def joined_weight(checkpoint: Checkpoint, layer: int, linear: str) -> NDArray[np
 
 def joined_bias(checkpoint: Checkpoint, layer: int, linear: str) -> NDArray[np.float32] | None:
     """Its bias, float32 [out], if it has one."""
-    d = checkpoint.decoder
-    if not {"qkv": d.qkv_bias, "o": d.output_bias}.get(linear, d.mlp_bias):
+    if not _has_bias(checkpoint.decoder, linear):
         return None
     parts = LINEAR_PARTS[linear]
     return np.concatenate([checkpoint.rows(f"{layer}.{part}.bias") for part in parts])
+
+
+def _has_bias(decoder: Decoder, linear: str) -> bool:
+    d = decoder
+    return {"qkv": d.qkv_bias, "o": d.output_bias}.get(linear, d.mlp_bias)
+
+
+def tensor_names(decoder: Decoder) -> Iterator[str]:
+    """Everything that a graph asks of a checkpoint: see ``Checkpoint``."""
+    d = decoder
+    yield from ("embedding", "norm") if d.tied_embeddings else ("embedding", "norm", "head")
+    parts = [part for linear in LINEAR_PARTS.values() for part in linear]
+    for linear, biased in LINEAR_PARTS.items():
+        parts += [f"{part}.bias" for part in biased if _has_bias(d, linear)]
+    parts += ["input_norm", "mlp_norm"] if d.pre_norms else []
+    parts += ["q_norm", "k_norm"] if d.qk_norm else []
+    parts += ["post_attention_norm", "post_mlp_norm"] if d.post_norms else []
+    yield from (f"{layer}.{part}" for layer in range(d.layers) for part in parts)
+
+
+def split_name(name: str) -> tuple[str, str, str]:
+    """A name's layer, or nothing, its part, and ``weight`` or ``bias``."""
+    bias = name.endswith(".bias")
+    layer, _, part = name.removesuffix(".bias").rpartition(".")
+    return layer, part, "bias" if bias else "weight"
 
 
 def check_sound(decoder: Decoder, source: str) -> None:

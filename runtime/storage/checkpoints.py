@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
-from omnidraft.runtime.storage.gguf import is_gguf
+from omnidraft.runtime.storage.gguf import gguf_parts, is_gguf
 from omnidraft.runtime.storage.manifest import file_sha256
 
 
@@ -22,7 +22,7 @@ def is_checkpoint(path: Path) -> bool:
 def source_files(source: Path) -> list[Path]:
     """Files that a checkpoint's content depends on, in a fixed order."""
     if source.is_file():
-        return [source]
+        return [part for part in gguf_parts(source) if part.is_file()]
     return [source / "config.json", *weight_files(source)]
 
 

@@ -1,4 +1,4 @@
-"""The header of a GGUF file: its metadata, and where its tensors lie.
+"""The header of a GGUF, in one file or several: its metadata, and where its tensors lie.
 
 The gguf library makes several numpy views for every token of a vocabulary, which takes it many
 seconds for 262,144 tokens; here the same takes a fraction of a second. A file may come from
@@ -8,13 +8,14 @@ anywhere, so that counts and sizes are checked before memory is taken for them.
 from __future__ import annotations
 
 import mmap
+import re
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omnidraft.runtime.errors import DamagedFileError
+from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
 
 _MAGIC = b"GGUF"
 # The format's value types: numbers by their struct format.
@@ -35,6 +36,8 @@ _STRING, _ARRAY = 8, 9
 # A name and a number of dimensions are followed by these, at least.
 _LEAST_ENTRY = 13
 _MOST_DIMENSIONS = 4
+_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.gguf)", re.IGNORECASE)
+_MOST_PARTS = 1000
 # Of all arrays together. The largest vocabularies have 262,144 tokens and twice as many merges.
 _MOST_ELEMENTS = 1 << 23
 _LARGEST_ALIGNMENT = 1 << 20
@@ -70,17 +73,79 @@ def is_gguf(path: Path) -> bool:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
+def gguf_parts(path: Path) -> list[Path]:
+    """The files that ``NAME-00002-of-00003.gguf`` stands for by its name, whichever it is."""
+    found = _PART.fullmatch(path.name)
+    if found is None:
+        return [path]
+    name, number, count, suffix = found.groups()
+    if not 0 < int(number) <= int(count) <= _MOST_PARTS:
+        return [path]
+    return [
+        path.with_name(f"{name}-{i + 1:0{len(number)}}-of-{count}{suffix}")
+        for i in range(int(count))
+    ]
+
+
 def read_gguf(path: Path, wanted: Callable[[str], bool] = lambda key: True) -> GgufHeader:
-    """The header of a GGUF file.
+    """The header of a GGUF, in one file or in parts, as llama.cpp splits them.
 
     Args:
-        path: the file.
-        wanted: whether a field of the metadata is to be read, by its key; others are skipped.
+        path: the file, or any of the parts. The others lie beside it.
+        wanted: whether a field of the metadata is to be read, by its key; others are skipped, but
+            for those that say how a GGUF is split.
 
     Raises:
-        DamagedFileError: not a GGUF file (version 2 or 3, little-endian), or cut off.
-        OSError: the file cannot be read.
+        ModelNotFoundError: a part is missing.
+        DamagedFileError: not a GGUF file (version 2 or 3, little-endian), or cut off; or the parts
+            are not of one model.
+        OSError: a file cannot be read.
     """
+
+    def read(part: Path) -> GgufHeader:
+        return _read_file(part, lambda key: wanted(key) or key.startswith("split."))
+
+    header = read(path)
+    count = header.metadata.get("split.count", 1)
+    if count in (0, 1):
+        return header
+    number, parts = header.metadata.get("split.no"), gguf_parts(path)
+    if type(count) is not int or type(number) is not int or not 0 <= number < count:
+        raise DamagedFileError(f"{path}: split.no = {number!r:.60} of split.count = {count!r:.60}.")
+    if len(parts) != count or parts[number] != path:
+        raise DamagedFileError(
+            f"{path} is part {number + 1} of {count} of a GGUF, and by this name the others cannot "
+            f"be found. Name it as it was published: …-{number + 1:05}-of-{count:05}.gguf."
+        )
+    if missing := [i for i, part in enumerate(parts, 1) if not part.is_file()]:
+        raise ModelNotFoundError(
+            f"{parts[missing[0] - 1]} is not there, part {missing[0]} of {count} of this GGUF. "
+            "Fetch it too, into the same folder."
+        )
+    return _joined([header if part == path else read(part) for part in parts], parts)
+
+
+def _joined(headers: list[GgufHeader], parts: list[Path]) -> GgufHeader:
+    """All tensors, and the first part's metadata."""
+    first = headers[0].metadata
+    total = first.get("split.tensors.count")
+    for i, (header, part) in enumerate(zip(headers, parts, strict=True)):
+        said = [header.metadata.get(f"split.{key}") for key in ("no", "count", "tensors.count")]
+        if said != [i, len(parts), total]:
+            raise DamagedFileError(
+                f"{part} is not part {i + 1} of {len(parts)} of the same GGUF as {parts[0].name}. "
+                "Fetch the parts again."
+            )
+    tensors = tuple(tensor for header in headers for tensor in header.tensors)
+    if len({tensor.name for tensor in tensors}) != total:
+        raise DamagedFileError(
+            f"{parts[0]} and its other parts hold {len(tensors):,} tensors, but say that there are "
+            f"{total!r:.60}. Fetch the parts again."
+        )
+    return GgufHeader(first, tensors)
+
+
+def _read_file(path: Path, wanted: Callable[[str], bool]) -> GgufHeader:
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Reader(data).header(path, wanted)
@@ -96,7 +161,8 @@ def read_gguf_metadata(path: Path, prefix: str = "") -> dict[str, Any]:
     Raises:
         See ``read_gguf``.
     """
-    return read_gguf(path, lambda key: key.startswith(prefix)).metadata
+    metadata = read_gguf(path, lambda key: key.startswith(prefix)).metadata
+    return {key: value for key, value in metadata.items() if key.startswith(prefix)}
 
 
 class _Reader:

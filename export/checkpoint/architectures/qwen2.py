@@ -7,10 +7,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from omnidraft.export.checkpoint.architectures import Architecture
+from omnidraft.export.checkpoint.architectures import Architecture, Metadata
 from omnidraft.export.checkpoint.config import Config
 from omnidraft.export.checkpoint.rope import ropes_of
 from omnidraft.export.checkpoint.spec import Decoder, windows_of, with_windows
+from omnidraft.runtime.errors import DamagedFileError
 
 
 class Qwen2Config(Config):
@@ -27,6 +28,11 @@ class Qwen2(Architecture[Qwen2Config]):
 
     def from_config(self, decoder: Decoder, config: Qwen2Config) -> Decoder:
         return qwen2_windows(replace(decoder, qkv_bias=True), config)
+
+    def from_gguf(self, decoder: Decoder, metadata: Metadata) -> Decoder:
+        if not decoder.qkv_bias:
+            raise DamagedFileError("This Qwen2 lacks blk.0.attn_q.bias and all its like.")
+        return decoder
 
 
 def qwen2_windows(decoder: Decoder, config: Qwen2Config) -> Decoder:
