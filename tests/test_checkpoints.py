@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import struct
@@ -277,7 +278,7 @@ def test_a_missing_tensor_is_named_on_opening(tmp_path: Path) -> None:
             open_checkpoint(write_folder(tmp_path / "folder", weights))
         tensors = gguf_tensors(weights)
         path = write_gguf(tmp_path / "tiny.gguf", tensors)
-        if name == "lm_head.weight":
+        if name in ("lm_head.weight", "model.embed_tokens.weight"):  # tied
             assert open_checkpoint(path).decoder.tied_embeddings
         else:
             lost = (gguf_tensors(random_weights()).keys() - tensors.keys()).pop()
@@ -362,3 +363,100 @@ def test_engine_transformers_reads_no_parts(tmp_path: Path) -> None:
     paths = write_parts(tmp_path, in_parts(random_weights(), "blk.1", "output.weight"))
     with pytest.raises(OmniDraftError, match="in parts"):
         TransformersModel(paths[0])
+
+
+# --- folders -----------------------------------------------------------------------------------
+
+
+def in_shards(folder: Path, *, index: bool = True) -> list[Path]:
+    """Cut ``model.safetensors`` into three shards, and perhaps write their index."""
+    from safetensors.numpy import load_file, save_file
+
+    whole = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    paths, where = [], {}
+    for i in range(3):
+        paths.append(folder / f"model-{i + 1:05}-of-00003.safetensors")
+        names = sorted(whole)[i::3]
+        save_file({name: whole[name] for name in names}, paths[-1])
+        where |= dict.fromkeys(names, paths[-1].name)
+    if index:
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    return paths
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_shards_with_and_without_an_index(tmp_path: Path, index: bool) -> None:
+    folder = write_folder(tmp_path, random_weights())
+    whole = all_weights(open_checkpoint(folder))
+    paths = in_shards(folder, index=index)
+    assert_same(all_weights(open_checkpoint(folder)), whole)
+    paths[1].unlink()
+    with pytest.raises(ModelNotFoundError, match=r"lacks model-00002-of-00003.safetensors: 2 of 3"):
+        open_checkpoint(folder)
+
+
+def test_an_index_that_is_left_over(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, random_weights())
+    whole = (folder / "model.safetensors").read_bytes()
+    for path in in_shards(folder):
+        path.unlink()
+    (folder / "model.safetensors").write_bytes(whole)
+    assert open_checkpoint(folder).rows("head").shape == (VOCAB, 64)
+
+
+def test_other_files_beside_the_weights(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    folder = write_folder(tmp_path, random_weights())
+    (folder / "model.safetensors").rename(folder / "weights.safetensors")
+    for name in ("adapter_model", "consolidated"):
+        save_file({"layers.0.wq": np.ones(3)}, folder / f"{name}.safetensors")
+    open_checkpoint(folder)
+
+
+def test_a_tied_matrix_under_either_name(tmp_path: Path) -> None:
+    weights = random_weights()
+    embedding, head = weights.pop("model.embed_tokens.weight"), weights.pop("lm_head.weight")
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        one = weights | {name: embedding}
+        folder = write_folder(tmp_path / name, one, tie_word_embeddings=True)
+        path = write_gguf(tmp_path / f"{name}.gguf", gguf_tensors(one))
+        for checkpoint in (open_checkpoint(folder), open_checkpoint(path)):
+            assert checkpoint.decoder.tied_embeddings
+            np.testing.assert_array_equal(checkpoint.rows("embedding"), embedding)
+            np.testing.assert_array_equal(checkpoint.rows("embedding", 5, 9), embedding[5:9])
+    # Both, as PyTorch saves them; and both, though training has parted them.
+    both = weights | {"model.embed_tokens.weight": embedding}
+    same = both | {"lm_head.weight": embedding.copy()}
+    checkpoint = open_checkpoint(write_folder(tmp_path / "same", same, tie_word_embeddings=True))
+    assert checkpoint.decoder.tied_embeddings
+    apart = both | {"lm_head.weight": head}
+    checkpoint = open_checkpoint(write_folder(tmp_path / "apart", apart, tie_word_embeddings=True))
+    assert not checkpoint.decoder.tied_embeddings
+    np.testing.assert_array_equal(checkpoint.rows("head"), head)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "head"),
+    [
+        ("model.language_model.", "lm_head."),
+        ("language_model.model.", "language_model.lm_head."),
+        ("language_model.", "lm_head."),
+        ("", "lm_head."),
+    ],
+)
+def test_the_decoder_of_a_multimodal_model(tmp_path: Path, prefix: str, head: str) -> None:
+    weights = random_weights()
+    expected = all_weights(open_checkpoint(write_folder(tmp_path / "plain", weights)))
+    renamed = {
+        name.replace("model.", prefix, 1).replace("lm_head.", head): value
+        for name, value in weights.items()
+    }
+    if prefix:
+        renamed["vision_tower.layers.0.self_attn.q_proj.weight"] = np.ones((3, 3), np.float32)
+        renamed["multi_modal_projector.linear.bias"] = np.ones(3, np.float32)
+    assert_same(all_weights(open_checkpoint(write_folder(tmp_path / "whole", renamed))), expected)
+    renamed[f"{prefix}layers.0.self_attn.sinks"] = np.ones(3, np.float32)
+    with pytest.raises(OmniDraftError, match="sinks"):
+        open_checkpoint(write_folder(tmp_path / "whole", renamed))

@@ -615,8 +615,12 @@ def test_layers_that_are_not_all_named(tmp_path: Path) -> None:
         open_checkpoint(write_safetensors(tmp_path, config, family_weights(GEMMA)))
 
 
-@pytest.mark.parametrize("text", ["{}", '{"weight_map": []}', '{"weight_map": {"a": 1}}'])
+@pytest.mark.parametrize(
+    "text",
+    ["{}", '{"weight_map": []}', '{"weight_map": {"a": 1}}', '{"weight_map": {"a": "../b"}}'],
+)
 def test_an_index_of_nothing(tmp_path: Path, source: Path, text: str) -> None:
+    (source / "model.safetensors").rename(source / "model-00001-of-00001.safetensors")
     (source / "model.safetensors.index.json").write_text(text)
     with pytest.raises(DamagedFileError, match="weight_map"):
         open_checkpoint(source)

@@ -43,6 +43,9 @@ class GgufCheckpoint(Reader):
             for tensor in header.tensors
             if not _OF_NO_CONCERN.match(tensor.name)
         }
+        embedding, head = "token_embd.weight", "output.weight"
+        if embedding not in self._tensors and head in self._tensors:
+            self._tensors[embedding] = self._tensors.pop(head)  # tied, by the other name
         try:
             self._decoder = self._describe()
             # A bias is optional, so that one that is missing is not missed.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ HF_ACTIVATIONS = {"silu": "silu", "gelu_tanh": "gelu_pytorch_tanh"}
 _FLOATS = ("F64", "F32", "F16", "BF16")
 # A decoder's own, and that of the decoder in a multimodal model.
 _PREFIXES = ("model.", "model.language_model.", "language_model.model.", "language_model.", "")
+_ROWS = 4096
 _HEADS = ("lm_head.weight", "language_model.lm_head.weight")
 # Buffers that old versions of transformers saved: frequencies of the rotation, causal masks.
 _OF_NO_CONCERN = re.compile(
@@ -47,6 +49,8 @@ class SafetensorsCheckpoint(Reader):
         from safetensors import SafetensorError, safe_open
 
         self._source = folder
+        # The tensor that is embedding and head, where it is not called an embedding.
+        self._tied_name: str | None = None
         self._files: dict[str, Any] = {}
         formats = set()
         for path in weight_files(folder):
@@ -65,7 +69,32 @@ class SafetensorsCheckpoint(Reader):
         )
         self._decoder, family = describe(load_json(folder / "config.json"), folder)
         self._names, self._norm_offset = family.hf_names, family.hf_norm_offset
+        self._settle_tie()
         self._check_tensors(self._present())
+
+    def _settle_tie(self) -> None:
+        """Where embedding and head are to be one, read whichever is there, and both if they differ.
+
+        So does transformers; configurations say that they are tied though training has parted them.
+        """
+        if not self._decoder.tied_embeddings:
+            return
+        embedding, head = (self._stored_name("", part, "weight") for part in ("embedding", "head"))
+        if head not in self._files:
+            return
+        if embedding not in self._files:
+            self._tied_name = head
+        elif self._equal(embedding, head):
+            del self._files[head]
+        else:
+            self._decoder = replace(self._decoder, tied_embeddings=False)
+
+    def _equal(self, first: str, second: str) -> bool:
+        if self._shape(first) != self._shape(second):
+            return False
+        a, b, rows = self._tensor(first), self._tensor(second), self._shape(first)[0]
+        blocks = ((start, min(start + _ROWS, rows)) for start in range(0, rows, _ROWS))
+        return all(np.array_equal(a[start:stop], b[start:stop]) for start, stop in blocks)
 
     def _holds(self, beginning: str) -> bool:
         return any(name.startswith(beginning) for name in self._files)
@@ -80,6 +109,8 @@ class SafetensorsCheckpoint(Reader):
         return present - {f"{name}.scale" for name in present} if self._int8 else present
 
     def _stored_name(self, layer: str, part: str, suffix: str) -> str:
+        if part == "embedding" and self._tied_name is not None:
+            return self._tied_name
         if part == "head":
             return next((name for name in _HEADS if name in self._files), _HEADS[0])
         place = f"{self._prefix}layers.{layer}." if layer else self._prefix

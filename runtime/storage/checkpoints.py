@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
 from omnidraft.runtime.storage.gguf import gguf_parts, is_gguf
 from omnidraft.runtime.storage.manifest import file_sha256
+
+_SHARD = re.compile(r"(.+)-(\d+)-of-(\d+)(\.\w+)")
+_MOST_SHARDS = 10_000
+# A LoRA, and Mistral's own form of weights that are there in Hugging Face's too.
+_NOT_WHOLE = {"adapter_model.safetensors", "consolidated.safetensors"}
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -27,28 +33,52 @@ def source_files(source: Path) -> list[Path]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a folder, in a fixed order.
+    """The files with a folder's weights, in a fixed order.
+
+    As transformers does, one whole file is preferred to shards, whose index may be left over.
 
     Raises:
-        ModelNotFoundError: there is none.
+        ModelNotFoundError: there is none, or a shard is missing.
         DamagedFileError: the index of shards cannot be read.
     """
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        shards = load_json(index).get("weight_map")
-        if not (
-            isinstance(shards, dict) and shards and all(isinstance(s, str) for s in shards.values())
-        ):
-            raise DamagedFileError(
-                f"{index} has no weight_map that names each tensor's file. Fetch the model again."
-            )
-        return [folder / shard for shard in sorted(set(shards.values()))]
     if (single := folder / "model.safetensors").is_file():
         return [single]
-    files = sorted(folder.glob("*.safetensors"))
+    index = folder / "model.safetensors.index.json"
+    files = _shards(index) if index.is_file() else _loose_files(folder)
+    if missing := [path.name for path in files if not path.is_file()]:
+        raise ModelNotFoundError(
+            f"{folder} lacks {', '.join(missing[:3])}{' …' * (len(missing) > 3)}: "
+            f"{len(files) - len(missing)} of {len(files)} files with weights are there. "
+            "Fetch the others too."
+        )
+    return files
+
+
+def _shards(index: Path) -> list[Path]:
+    """The files that an index of shards names, which lie beside it."""
+    shards = load_json(index).get("weight_map")
+    if not (
+        isinstance(shards, dict)
+        and shards
+        and all(isinstance(s, str) and Path(s).name == s for s in shards.values())
+    ):
+        raise DamagedFileError(
+            f"{index} has no weight_map that names each tensor's file. Fetch the model again."
+        )
+    return [index.with_name(shard) for shard in sorted(set(shards.values()))]
+
+
+def _loose_files(folder: Path) -> list[Path]:
+    """The files of a folder without an index, those that their numbers say are missing included."""
+    files = {path for path in folder.glob("*.safetensors") if path.name not in _NOT_WHOLE}
+    for path in list(files):
+        if found := _SHARD.fullmatch(path.name):
+            name, number, count, suffix = found.groups()
+            for i in range(1, min(int(count), _MOST_SHARDS) + 1):
+                files.add(folder / f"{name}-{i:0{len(number)}}-of-{count}{suffix}")
     if not files:
         raise ModelNotFoundError(f"{folder} has a config.json but no *.safetensors.")
-    return files
+    return sorted(files)
 
 
 def load_json(path: Path) -> dict[str, Any]:
