@@ -224,7 +224,7 @@ def find_checkpoint(name: str, progress: Progress) -> Path:
             raise
         raise ModelNotFoundError(
             f"{name} is no checkpoint: neither a GGUF file nor a folder with config.json and "
-            "*.safetensors."
+            "weights."
         ) from error
 
 

@@ -18,7 +18,7 @@ __all__ = ["Checkpoint", "Decoder", "open_checkpoint"]
 
 
 def open_checkpoint(source: Path) -> Checkpoint:
-    """Open a GGUF file or a folder of safetensors with its config.json.
+    """Open a GGUF, or a folder with config.json and safetensors or PyTorch's files.
 
     Raises:
         ModelNotFoundError: there is nothing at that path that could be a model.
@@ -32,5 +32,5 @@ def open_checkpoint(source: Path) -> Checkpoint:
     if source.is_file():
         raise DamagedFileError(f"{source} is not a GGUF file: its first bytes are not 'GGUF'.")
     raise ModelNotFoundError(
-        f"{source} is neither a GGUF file nor a folder with config.json and *.safetensors."
+        f"{source} is neither a GGUF file nor a folder with config.json and weights."
     )

@@ -1,4 +1,4 @@
-"""Folders of safetensors with their config.json, as Hugging Face lays them out."""
+"""Folders of safetensors, or PyTorch's files, with config.json, as Hugging Face lays them out."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from omnidraft.export.checkpoint.config import read_config
 from omnidraft.export.checkpoint.reader import Reader
 from omnidraft.export.checkpoint.rope import ropes_of
 from omnidraft.export.checkpoint.spec import Decoder, check_sound, said_of
+from omnidraft.export.checkpoint.torch_files import TorchFile
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
 from omnidraft.runtime.storage.checkpoints import load_json, weight_files
 
@@ -46,23 +47,15 @@ class SafetensorsCheckpoint(Reader):
     """
 
     def __init__(self, folder: Path) -> None:
-        from safetensors import SafetensorError, safe_open
-
         self._source = folder
         # The tensor that is embedding and head, where it is not called an embedding.
         self._tied_name: str | None = None
         self._files: dict[str, Any] = {}
         formats = set()
         for path in weight_files(folder):
-            try:
-                path.open("rb").close()  # the library calls a file that may not be read missing
-                file = safe_open(path, framework="numpy")
-            except (SafetensorError, OSError) as error:
-                raise DamagedFileError(
-                    f"{path} is damaged, missing or not readable: {error}"
-                ) from error
-            formats.add((file.metadata() or {}).get("format"))  # type: ignore[no-untyped-call]
-            self._files.update(dict.fromkeys(file.keys(), file))  # type: ignore[no-untyped-call]
+            file = _opened(path)
+            formats.add((file.metadata() or {}).get("format"))
+            self._files.update(dict.fromkeys(file.keys(), file))
         self._int8 = INT8_FORMAT in formats
         self._prefix = next(
             (prefix for prefix in _PREFIXES if self._holds(f"{prefix}layers.")), _PREFIXES[0]
@@ -149,6 +142,19 @@ class SafetensorsCheckpoint(Reader):
                 "Take the checkpoint from before it was quantized."
             )
         return np.ascontiguousarray(tensor[start:stop], dtype=np.float32)
+
+
+def _opened(path: Path) -> Any:
+    """A file with weights, with the interface of ``safetensors.safe_open``."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        path.open("rb").close()  # the library calls a file that may not be read missing
+        if path.suffix == ".bin":
+            return TorchFile(path)
+        return safe_open(path, framework="numpy")
+    except (SafetensorError, OSError) as error:
+        raise DamagedFileError(f"{path} is damaged, missing or not readable: {error}") from error
 
 
 def describe(config: Mapping[str, Any], source: Path | str) -> tuple[Decoder, Architecture[Any]]:

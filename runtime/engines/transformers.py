@@ -132,6 +132,6 @@ class TransformersModel:
 ENGINE = EngineSpec(
     load=lambda path, threads, _: TransformersModel(path, threads=threads),
     opens=is_checkpoint,
-    what="a GGUF file; a folder with config.json and *.safetensors",
+    what="a GGUF file; a folder with config.json and *.safetensors or pytorch_model.bin",
     checkpoints=True,
 )

@@ -117,9 +117,8 @@ def folder_name(name: str, quantization: Quantization) -> str | None:
 
 
 def _weights_of(path: Path) -> int:
-    if path.is_file():
-        return sum(part.stat().st_size for part in source_files(path)) * 2  # about four bits each
-    return sum(file.stat().st_size for file in path.glob("*.safetensors")) // 2
+    size = sum(file.stat().st_size for file in source_files(path))
+    return size * 2 if path.is_file() else size // 2  # about four bits each, or sixteen
 
 
 def resolve(

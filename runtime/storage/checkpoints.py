@@ -1,4 +1,4 @@
-"""The files of a checkpoint as it was published: a GGUF file, or a folder with safetensors."""
+"""The files of a checkpoint: a GGUF, or a folder with safetensors or PyTorch's files."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
 from omnidraft.runtime.storage.gguf import gguf_parts, is_gguf
 from omnidraft.runtime.storage.manifest import file_sha256
 
+# Weights as files are called, and the name of one that holds all.
+_FORMS = {"*.safetensors": "model.safetensors", "pytorch_model*.bin": "pytorch_model.bin"}
 _SHARD = re.compile(r"(.+)-(\d+)-of-(\d+)(\.\w+)")
 _MOST_SHARDS = 10_000
 # A LoRA, and Mistral's own form of weights that are there in Hugging Face's too.
@@ -19,10 +21,12 @@ _NOT_WHOLE = {"adapter_model.safetensors", "consolidated.safetensors"}
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether a path is a GGUF file, or a folder with config.json and safetensors."""
+    """Whether a path is a GGUF, or a folder with config.json that has or should have weights."""
     if path.is_file():
         return is_gguf(path) or path.suffix.lower() == ".gguf"  # the latter: a damaged one
-    return (path / "config.json").is_file() and any(path.glob("*.safetensors"))
+    return (path / "config.json").is_file() and any(
+        any(path.glob(f"{pattern}*")) for pattern in _FORMS
+    )
 
 
 def source_files(source: Path) -> list[Path]:
@@ -35,16 +39,27 @@ def source_files(source: Path) -> list[Path]:
 def weight_files(folder: Path) -> list[Path]:
     """The files with a folder's weights, in a fixed order.
 
-    As transformers does, one whole file is preferred to shards, whose index may be left over.
+    As transformers does, safetensors are preferred to PyTorch's files, and one whole file to
+    shards, whose index may be left over.
 
     Raises:
         ModelNotFoundError: there is none, or a shard is missing.
         DamagedFileError: the index of shards cannot be read.
     """
-    if (single := folder / "model.safetensors").is_file():
-        return [single]
-    index = folder / "model.safetensors.index.json"
-    files = _shards(index) if index.is_file() else _loose_files(folder)
+    files: list[Path] = []
+    for pattern, whole in _FORMS.items():
+        if (single := folder / whole).is_file():
+            return [single]
+        index = folder / f"{whole}.index.json"
+        found = _shards(index) if index.is_file() else _loose_files(folder, pattern)
+        files = files or found
+        if any(path.is_file() for path in found):
+            files = found
+            break
+    if not files:
+        raise ModelNotFoundError(
+            f"{folder} has no weights (*.safetensors or pytorch_model.bin) beside config.json."
+        )
     if missing := [path.name for path in files if not path.is_file()]:
         raise ModelNotFoundError(
             f"{folder} lacks {', '.join(missing[:3])}{' …' * (len(missing) > 3)}: "
@@ -68,16 +83,14 @@ def _shards(index: Path) -> list[Path]:
     return [index.with_name(shard) for shard in sorted(set(shards.values()))]
 
 
-def _loose_files(folder: Path) -> list[Path]:
+def _loose_files(folder: Path, pattern: str) -> list[Path]:
     """The files of a folder without an index, those that their numbers say are missing included."""
-    files = {path for path in folder.glob("*.safetensors") if path.name not in _NOT_WHOLE}
+    files = {path for path in folder.glob(pattern) if path.name not in _NOT_WHOLE}
     for path in list(files):
         if found := _SHARD.fullmatch(path.name):
             name, number, count, suffix = found.groups()
             for i in range(1, min(int(count), _MOST_SHARDS) + 1):
                 files.add(folder / f"{name}-{i:0{len(number)}}-of-{count}{suffix}")
-    if not files:
-        raise ModelNotFoundError(f"{folder} has a config.json but no *.safetensors.")
     return sorted(files)
 
 
