@@ -40,7 +40,13 @@ def tokenizer_files_from_gguf(path: Path) -> dict[str, bytes]:
     elif model == "llama":
         if "scores" not in metadata:
             raise _damaged(path, "scores", "is missing")
-        tokenizer = _sentencepiece(metadata, tokens, types)
+        tokenizer = sentencepiece_bpe(
+            tokens,
+            types,
+            metadata["scores"],
+            unknown=metadata.get("unknown_token_id"),
+            prefix=metadata.get("add_space_prefix", True),
+        )
     else:
         raise OmniDraftError(
             f"{path.name}: tokenizer kind {model!r} cannot be read from a GGUF file (byte-level "
@@ -164,19 +170,21 @@ def _pre_tokenizer(path: Path, metadata: dict[str, Any]) -> PreTokenizer:
     return found
 
 
+def added_token(index: int, content: str, special: bool) -> dict[str, Any]:
+    """An added token as ``tokenizer.json`` has it."""
+    return {
+        "id": index,
+        "content": content,
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": special,
+    }
+
+
 def _added(tokens: list[str], ids: list[int], types: list[int]) -> list[dict[str, Any]]:
-    return [
-        {
-            "id": index,
-            "content": tokens[index],
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": types[index] != _USER_DEFINED,
-        }
-        for index in ids
-    ]
+    return [added_token(index, tokens[index], types[index] != _USER_DEFINED) for index in ids]
 
 
 def _bpe(vocab: dict[str, int], merges: list[list[str]], **options: Any) -> dict[str, Any]:
@@ -216,7 +224,21 @@ def _byte_level(
     }
 
 
-def _sentencepiece(metadata: dict[str, Any], tokens: list[str], types: list[int]) -> dict[str, Any]:
+def sentencepiece_bpe(
+    tokens: list[str],
+    types: list[int],
+    scores: list[float],
+    *,
+    unknown: int | None,
+    prefix: bool,
+) -> dict[str, Any]:
+    """The ``tokenizer.json`` of a BPE model of SentencePiece.
+
+    Args:
+        tokens, types, scores: of each piece; types as in GGUF files and in SentencePiece's.
+        unknown: the piece for what no piece spells.
+        prefix: whether text begins with a space.
+    """
     # Runs of spaces are kept with spaces in GGUF, but BPE sees them after spaces became ▁.
     pieces = [
         token.replace(" ", "▁") if types[index] == _USER_DEFINED else token
@@ -230,10 +252,9 @@ def _sentencepiece(metadata: dict[str, Any], tokens: list[str], types: list[int]
     ]
     replace: dict[str, Any] = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
     normalizer = replace
-    if metadata.get("add_space_prefix", True):
+    if prefix:
         prepend = {"type": "Prepend", "prepend": "▁"}
         normalizer = {"type": "Sequence", "normalizers": [prepend, replace]}
-    unknown = metadata.get("unknown_token_id")
     return {
         "version": "1.0",
         "truncation": None,
@@ -252,7 +273,7 @@ def _sentencepiece(metadata: dict[str, Any], tokens: list[str], types: list[int]
         },
         "model": _bpe(
             vocab,
-            _merges_from_scores(vocab, metadata["scores"], types),
+            _merges_from_scores(vocab, scores, types),
             unk_token=pieces[unknown] if unknown is not None else None,
             fuse_unk=True,
             byte_fallback=True,

@@ -20,6 +20,10 @@ from omnidraft.runtime.text.markers import (
     segments,
     unused_character,
 )
+from omnidraft.runtime.text.sentencepiece import (
+    MODEL_FILE,
+    tokenizer_files_from_sentencepiece,
+)
 from omnidraft.runtime.text.surface import (
     byte_level_surface,
     byte_token_value,
@@ -46,17 +50,25 @@ def tokenizer_files(source: Path) -> dict[str, bytes]:
         File name → content; written into a folder, ``Tokenizer.load`` reads them back.
 
     Raises:
-        ModelNotFoundError: the folder holds no ``tokenizer.json``.
-        DamagedFileError, OmniDraftError: see ``tokenizer_files_from_gguf``.
+        ModelNotFoundError: the folder holds no ``tokenizer.json`` and no ``tokenizer.model``.
+        DamagedFileError, OmniDraftError: see ``tokenizer_files_from_gguf``,
+            ``tokenizer_files_from_sentencepiece``.
     """
     if source.is_file():
         return tokenizer_files_from_gguf(source)
-    if not (source / "tokenizer.json").is_file():
+    sentencepiece = source / MODEL_FILE
+    if not (source / "tokenizer.json").is_file() and not sentencepiece.is_file():
         raise ModelNotFoundError(
-            f"{source} holds no tokenizer.json. Load the model's tokenizer with transformers' "
-            "AutoTokenizer and save it there with save_pretrained()."
+            f"{source} holds no tokenizer.json and no {MODEL_FILE}. Load the model's "
+            "tokenizer with transformers' AutoTokenizer and save it there with save_pretrained()."
         )
     files = {name: (source / name).read_bytes() for name in _FILES if (source / name).is_file()}
+    if "tokenizer.json" not in files:
+        more = source / "added_tokens.json"
+        added = {more.name: more.read_bytes()} if more.is_file() else {}
+        config = _json(files, "special_tokens_map.json")
+        config |= {k: v for k, v in _json(files, "tokenizer_config.json").items() if v is not None}
+        files |= tokenizer_files_from_sentencepiece(sentencepiece, config, _json(added, more.name))
     # Only here do some models say how a text ends.
     if "generation_config.json" not in files and (source / "config.json").is_file():
         config = _json({"config.json": (source / "config.json").read_bytes()}, "config.json")
