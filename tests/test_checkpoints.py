@@ -7,6 +7,7 @@ import os
 import shutil
 import struct
 from pathlib import Path
+from typing import Any
 
 import gguf
 import gguf.quants
@@ -30,6 +31,7 @@ from checkpoint_files import (
 from needs import needs
 
 from omnidraft.export.checkpoint import open_checkpoint
+from omnidraft.export.checkpoint.safetensors import describe
 from omnidraft.export.conversion import Quantization, convert, convert_drafter
 from omnidraft.runtime.engines import engine_of
 from omnidraft.runtime.engines.onnx import OnnxModel
@@ -460,3 +462,74 @@ def test_the_decoder_of_a_multimodal_model(tmp_path: Path, prefix: str, head: st
     renamed[f"{prefix}layers.0.self_attn.sinks"] = np.ones(3, np.float32)
     with pytest.raises(OmniDraftError, match="sinks"):
         open_checkpoint(write_folder(tmp_path / "whole", renamed))
+
+
+# --- configurations that leave out defaults ----------------------------------------------------
+
+GEMMA: dict[str, Any] = {
+    "vocab_size": 262_208,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 131_072,
+    "rms_norm_eps": 1e-6,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "tie_word_embeddings": True,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "sliding_window_pattern": 6,
+    "rope_theta": 1_000_000.0,
+    "rope_local_base_freq": 10_000.0,
+}
+
+
+@pytest.mark.parametrize("left_out", [*((name,) for name in GEMMA), tuple(GEMMA)])
+@pytest.mark.parametrize("null", [False, True])
+def test_a_gemma_3_that_leaves_out_defaults(left_out: tuple[str, ...], null: bool) -> None:
+    stated, _ = describe({"model_type": "gemma3_text", **GEMMA}, "here")
+    short = {name: value for name, value in GEMMA.items() if name not in left_out}
+    if null:  # which of these two says something else
+        short |= dict.fromkeys(set(left_out) - {"sliding_window", "hidden_activation"})
+    assert describe({"model_type": "gemma3_text", **short}, "here")[0] == stated
+    multimodal = {"model_type": "gemma3", "text_config": short, "vision_config": {}}
+    assert describe(multimodal, "here")[0] == stated
+
+
+def test_bases_of_the_rotation_that_a_gemma_3_leaves_out() -> None:
+    stated, _ = describe({"model_type": "gemma3_text", **GEMMA}, "here")
+    bare = {name: value for name, value in GEMMA.items() if not name.startswith("rope")}
+    for ropes in (
+        {},
+        {"full_attention": {"rope_type": "default"}},
+        {"sliding_attention": {"rope_theta": 10_000.0}, "full_attention": None},
+    ):
+        config = {"model_type": "gemma3_text", **bare, "rope_parameters": ropes}
+        assert describe(config, "here")[0] == stated
+    for ropes in ([1], {"full_attention": 3}, {"full_attention": {"rope_theta": "high"}}):
+        config = {"model_type": "gemma3_text", **bare, "rope_parameters": ropes}
+        with pytest.raises(DamagedFileError, match="rope_parameters"):
+            describe(config, "here")
+
+
+def test_the_defaults_of_gemma_3_are_those_of_transformers() -> None:
+    transformers = needs("transformers")
+    theirs = transformers.Gemma3TextConfig()
+    decoder, _ = describe({"model_type": "gemma3_text"}, "here")
+    for name, value in GEMMA.items():
+        if hasattr(theirs, name):
+            assert getattr(theirs, name) == value, name
+    windows = [kind == "sliding_attention" for kind in theirs.layer_types]
+    assert [window is not None for window in decoder.windows] == windows
+    ropes = theirs.rope_parameters
+    for kind, window in (("full_attention", 5), ("sliding_attention", 0)):
+        base = ropes[kind]["rope_theta"]
+        second = decoder.ropes[window].inverse_frequencies[1]
+        assert second == pytest.approx(base ** (-2 / 256))
+
+
+def test_a_gemma_3_that_looks_ahead_is_refused() -> None:
+    with pytest.raises(OmniDraftError, match="use_bidirectional_attention"):
+        describe({"model_type": "gemma3_text", "use_bidirectional_attention": True}, "here")

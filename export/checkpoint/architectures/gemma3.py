@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from omnidraft.export.checkpoint.architectures import Architecture, Metadata
+from omnidraft.export.checkpoint.architectures import Architecture, Metadata, unsupported
 from omnidraft.export.checkpoint.architectures.gemma2 import Gemma2
 from omnidraft.export.checkpoint.config import Config, Positive, Size
 from omnidraft.export.checkpoint.rope import rope_of, ropes_of
 from omnidraft.export.checkpoint.spec import Decoder, windows_of, with_windows
 
-LOCAL_ROPE_BASE = 10_000.0
+ROPE_BASE, LOCAL_ROPE_BASE = 1_000_000.0, 10_000.0
 FULL_ATTENTION_EVERY = 6
 
 
@@ -31,7 +31,7 @@ class Gemma3Config(Config):
     rms_norm_eps: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e-6
     hidden_activation: str | None = "gelu_pytorch_tanh"
     tie_word_embeddings: bool = True
-    rope_theta: Positive = 1_000_000.0
+    rope_theta: Positive = ROPE_BASE
     query_pre_attn_scalar: Positive = 256
     sliding_window: Annotated[int, Field(ge=0)] | None = 4096
     sliding_window_pattern: Size = FULL_ATTENTION_EVERY
@@ -51,10 +51,19 @@ class Gemma3(Architecture[Gemma3Config]):
 
     def text_config(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         inner = config.get("text_config")
-        if config.get("model_type") != "gemma3" or not isinstance(inner, dict):
-            return config
-        outer = {"quantization_config": config.get("quantization_config")}
-        return {**outer, **inner, "tie_word_embeddings": True}
+        if config.get("model_type") == "gemma3" and isinstance(inner, dict):
+            outer = {"quantization_config": config.get("quantization_config")}
+            config = {**outer, **inner, "tie_word_embeddings": True}
+        if config.get("use_bidirectional_attention"):
+            raise unsupported("use_bidirectional_attention")
+        ropes = config.get("rope_parameters")
+        if isinstance(ropes, dict) and "rope_theta" not in ropes:
+            bases = {"full_attention": ROPE_BASE, "sliding_attention": LOCAL_ROPE_BASE}
+            stated = {kind: ropes.get(kind) or {} for kind in bases}
+            if all(isinstance(rope, dict) for rope in stated.values()):
+                filled = {kind: {"rope_theta": bases[kind]} | stated[kind] for kind in bases}
+                config = {**config, "rope_parameters": filled}
+        return config
 
     def from_config(self, decoder: Decoder, config: Gemma3Config) -> Decoder:
         every = config.sliding_window_pattern
