@@ -572,3 +572,33 @@ def test_what_ends_a_text_by_its_name_is_an_end_and_not_shown(name: str) -> None
     token = tokenizer.tokens.index(name)
     assert token in tokenizer.eos_ids
     assert tokenizer.decode([*tokenizer.encode("hi", add_bos=False), token]) == "hi"
+
+
+@pytest.mark.parametrize("place", ["onnx", "."])
+def test_the_tokenizer_above_an_onnx_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """transformers.js keeps graphs in ``onnx/`` and the tokenizer in the folder above."""
+    folder = tmp_path / "model"
+    inner = folder / "onnx"
+    inner.mkdir(parents=True)
+    (inner / "model_q4.onnx").touch()
+    _byte_level().save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "<|end|>"}')
+    monkeypatch.chdir(folder if place == "onnx" else inner)
+    for named in (inner, inner / "model_q4.onnx", Path(place), Path(place) / "model_q4.onnx"):
+        tokenizer = Tokenizer.load(named)
+        assert tokenizer.encode("ab c") == Tokenizer.load(folder).encode("ab c")
+        assert tokenizer.eos_ids == Tokenizer.load(folder).eos_ids
+
+
+def test_a_tokenizer_above_that_is_another_models(tmp_path: Path) -> None:
+    _byte_level().save(str(tmp_path / "tokenizer.json"))
+    folder = tmp_path / "other"
+    folder.mkdir()
+    with pytest.raises(ModelNotFoundError, match="other holds no tokenizer"):
+        Tokenizer.load(folder)
+    (folder / "model.onnx").touch()
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(ModelNotFoundError, match="other holds no tokenizer"):
+        Tokenizer.load(folder)

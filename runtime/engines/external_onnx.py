@@ -258,7 +258,7 @@ def _read_config(folder: Path) -> _Config:
             decoder.get("head_size"),
             bool(config.get("search", {}).get("past_present_share_buffer", False)),
         )
-    for place in (folder, folder.parent):  # optimum's layout, transformers.js's layout
+    for place in (folder, folder.absolute().parent):  # optimum's layout, transformers.js's layout
         if (place / "config.json").is_file():
             config = _read_json(place / "config.json")
             config = config.get("text_config", config)

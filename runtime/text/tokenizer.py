@@ -44,7 +44,7 @@ _FILES = (
 
 
 def tokenizer_files(source: Path) -> dict[str, bytes]:
-    """Everything ``Tokenizer`` needs from a model: a folder or a GGUF file.
+    """Everything ``Tokenizer`` needs from a model: a folder, a GGUF file or an ONNX graph.
 
     Returns:
         File name → content; written into a folder, ``Tokenizer.load`` reads them back.
@@ -54,10 +54,11 @@ def tokenizer_files(source: Path) -> dict[str, bytes]:
         DamagedFileError, OmniDraftError: see ``tokenizer_files_from_gguf``,
             ``tokenizer_files_from_sentencepiece``.
     """
-    if source.is_file():
+    if source.is_file() and source.suffix.lower() != ".onnx":
         return tokenizer_files_from_gguf(source)
+    source = _tokenizer_folder(source)
     sentencepiece = source / MODEL_FILE
-    if not (source / "tokenizer.json").is_file() and not sentencepiece.is_file():
+    if not _holds_tokenizer(source):
         raise ModelNotFoundError(
             f"{source} holds no tokenizer.json and no {MODEL_FILE}. Load the model's "
             "tokenizer with transformers' AutoTokenizer and save it there with save_pretrained()."
@@ -75,6 +76,18 @@ def tokenizer_files(source: Path) -> dict[str, bytes]:
         ids = {key: config.get(key) for key in ("bos_token_id", "eos_token_id")}
         files["generation_config.json"] = json.dumps(ids).encode()
     return files
+
+
+def _tokenizer_folder(source: Path) -> Path:
+    """Where the tokenizer of a folder or an ONNX graph lies: there, or above ``onnx/``."""
+    folder = source.parent if source.is_file() else source
+    above = folder.absolute().parent
+    is_part = not (folder / "config.json").is_file() and any(folder.glob("*.onnx"))
+    return above if is_part and not _holds_tokenizer(folder) and _holds_tokenizer(above) else folder
+
+
+def _holds_tokenizer(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ("tokenizer.json", MODEL_FILE))
 
 
 class Tokenizer:
