@@ -526,9 +526,8 @@ def test_a_bias_of_another_length(tmp_path: Path) -> None:
             weights[f"model.layers.{i}.self_attn.{part}_proj.bias"] = np.zeros(size, np.float32)
     open_checkpoint(write_safetensors(tmp_path / "right", config, weights)).rows("1.k.bias")
     weights["model.layers.1.self_attn.k_proj.bias"] = np.zeros(33, np.float32)
-    checkpoint = open_checkpoint(write_safetensors(tmp_path / "wrong", config, weights))
     with pytest.raises(DamagedFileError, match=r"k_proj.bias is \[33\]"):
-        checkpoint.rows("1.k.bias")
+        open_checkpoint(write_safetensors(tmp_path / "wrong", config, weights))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

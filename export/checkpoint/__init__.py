@@ -13,6 +13,7 @@ from omnidraft.export.checkpoint.safetensors import SafetensorsCheckpoint
 from omnidraft.export.checkpoint.spec import Checkpoint, Decoder
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
 from omnidraft.runtime.storage.gguf import is_gguf
+from omnidraft.runtime.storage.reading import reading
 
 __all__ = ["Checkpoint", "Decoder", "open_checkpoint"]
 
@@ -25,10 +26,11 @@ def open_checkpoint(source: Path) -> Checkpoint:
         DamagedFileError: a file is truncated or not what it claims to be.
         OmniDraftError: the architecture, or a detail of it, is not supported.
     """
-    if source.is_dir() and (source / "config.json").is_file():
-        return SafetensorsCheckpoint(source)
-    if is_gguf(source):
-        return GgufCheckpoint(source)
+    with reading(source):
+        if source.is_dir() and (source / "config.json").is_file():
+            return SafetensorsCheckpoint(source)
+        if is_gguf(source):
+            return GgufCheckpoint(source)
     if source.is_file():
         raise DamagedFileError(f"{source} is not a GGUF file: its first bytes are not 'GGUF'.")
     raise ModelNotFoundError(

@@ -12,7 +12,16 @@ from omnidraft.runtime.errors import DamagedFileError
 from omnidraft.runtime.storage.validation import mistakes
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Size = Annotated[int, Field(ge=1)]
+# What no model comes near: memory is taken for a layer, a head and a place in the context before
+# the weights show what a configuration is worth.
+LARGEST_SIZE = (1 << 31) - 1
+MOST_LAYERS = LARGEST_HEAD = 1 << 12
+LONGEST_CONTEXT = 1 << 24
+Size = Annotated[int, Field(ge=1, le=LARGEST_SIZE)]
+Layers = Annotated[int, Field(ge=1, le=MOST_LAYERS)]
+HeadSize = Annotated[int, Field(ge=1, le=LARGEST_HEAD)]
+# In a sequence of one token there is nothing to predict a token from.
+Context = Annotated[int, Field(ge=2, le=LONGEST_CONTEXT)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -80,15 +89,14 @@ class RopeParameters(RopeScaling):
 class Config(_Read):
     """The fields that every family has; a family with more adds them to a subclass."""
 
-    num_hidden_layers: Size
+    num_hidden_layers: Layers
     hidden_size: Size
     intermediate_size: Size
     num_attention_heads: Size
     num_key_value_heads: Size | None = None
-    head_dim: Size | None = None
+    head_dim: HeadSize | None = None
     vocab_size: Size
-    # In a sequence of one token there is nothing to predict a token from.
-    max_position_embeddings: Annotated[int, Field(ge=2)]
+    max_position_embeddings: Context
     rms_norm_eps: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     hidden_act: str | None = None
     hidden_activation: str | None = None

@@ -12,7 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omnidraft.export.checkpoint.architectures import SOFT_CAPS, Metadata, of_gguf_type, unsupported
-from omnidraft.export.checkpoint.config import RopeScaling
+from omnidraft.export.checkpoint.config import (
+    LARGEST_HEAD,
+    LARGEST_SIZE,
+    LONGEST_CONTEXT,
+    MOST_LAYERS,
+    RopeScaling,
+)
 from omnidraft.export.checkpoint.reader import Reader
 from omnidraft.export.checkpoint.rope import Rope, divided, rope_of, yarn_amplitude
 from omnidraft.export.checkpoint.spec import Decoder, check_sound, said_of, split_name
@@ -46,17 +52,12 @@ class GgufCheckpoint(Reader):
         embedding, head = "token_embd.weight", "output.weight"
         if embedding not in self._tensors and head in self._tensors:
             self._tensors[embedding] = self._tensors.pop(head)  # tied, by the other name
-        try:
-            self._decoder = self._describe()
-            # A bias is optional, so that one that is missing is not missed.
-            known = {_FREQUENCY_FACTORS}
-            if _SHORT_FACTORS in self._tensors:
-                known |= {_SHORT_FACTORS, _LONG_FACTORS}  # the latter: beyond the context read
-            self._check_tensors(self._tensors.keys() - known, ".bias")
-        except (TypeError, ValueError, ZeroDivisionError) as error:
-            raise DamagedFileError(
-                f"{path}: its metadata describe no decoder that is known here: {error}"
-            ) from error
+        self._decoder = self._describe()
+        known = {_FREQUENCY_FACTORS}
+        if _SHORT_FACTORS in self._tensors:
+            known |= {_SHORT_FACTORS, _LONG_FACTORS}  # the latter: beyond the context read
+        # A bias is optional, so that one that is missing is not missed.
+        self._check_tensors(self._tensors.keys() - known, ".bias")
 
     def _stored_name(self, layer: str, part: str, suffix: str) -> str:
         place = f"blk.{layer}." if layer else ""
@@ -115,15 +116,22 @@ class GgufCheckpoint(Reader):
         for key in ("expert_count", *(() if family.soft_caps else SOFT_CAPS)):
             if get(key, 0):
                 raise unsupported(f"{self._source}: {key} = {get(key)}")
-        layers, hidden = get("block_count"), get("embedding_length")
-        heads = get("attention.head_count")
-        head_size = get("attention.key_length", hidden // heads)
-        rotary_size = get("rope.dimension_count", head_size)
+
+        def size(key: str, default: int | None = None, most: int = LARGEST_SIZE) -> int:
+            value = get(key, default)
+            if type(value) is not int or not 1 <= value <= most:
+                raise DamagedFileError(f"{self._source}: {kind}.{key} cannot be {value!r:.60}.")
+            return value
+
+        layers, hidden = size("block_count", most=MOST_LAYERS), size("embedding_length")
+        heads = size("attention.head_count")
+        head_size = size("attention.key_length", hidden // heads, LARGEST_HEAD)
+        rotary_size = size("rope.dimension_count", head_size, head_size)
         if rotary_size != head_size and self._interleaved:
             raise unsupported(f"{self._source}: rotation of only a part of each head")
-        context = get("context_length")
+        context = size("context_length", most=LONGEST_CONTEXT)
         if _SHORT_FACTORS in self._tensors:
-            context = min(context, get("rope.scaling.original_context_length", context))
+            context = min(context, size("rope.scaling.original_context_length", context))
         with said_of(str(self._source)):
             rope = self._rope(get, head_size, rotary_size)
         # As it would be for a Llama.
@@ -131,9 +139,9 @@ class GgufCheckpoint(Reader):
             architecture=family.name,
             layers=layers,
             hidden_size=hidden,
-            feed_forward_size=get("feed_forward_length"),
+            feed_forward_size=size("feed_forward_length"),
             heads=heads,
-            kv_heads=get("attention.head_count_kv", heads),
+            kv_heads=size("attention.head_count_kv", heads),
             head_size=head_size,
             vocab_size=self._shape("token_embd.weight")[0],
             context_length=context,

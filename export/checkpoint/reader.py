@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from omnidraft.export.checkpoint.spec import LINEAR_PARTS, Decoder, split_name, tensor_names
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
+from omnidraft.runtime.storage.reading import reading
 
 _Sizes = Sequence[tuple[str, int]]
 """A tensor's sizes, each with what it is."""
@@ -54,13 +55,11 @@ class Reader(ABC):
         stored = self._stored_name(layer, part, suffix)
         place = f"{self._source}: {stored}"
         stack = self._stack(part)
-        sizes = [_sizes(self._decoder, each)[: 1 if suffix == "bias" else 2] for each in stack]
-        _check_shape(place, self._shape(stored), sizes)
-        before = sum(size[0][1] for size in sizes[: stack.index(part)])
-        rows = np.arange(sizes[stack.index(part)][0][1])
-        rows = before + self._ordered(part, rows)[start:stop]
+        before = sum(self._count(each) for each in stack[: stack.index(part)])
+        rows = before + self._ordered(part, np.arange(self._count(part)))[start:stop]
         first = int(rows.min())
-        values = self._read(stored, first, int(rows.max()) + 1)
+        with reading(place):
+            values = self._read(stored, first, int(rows.max()) + 1)
         if len(values) != len(rows) or (np.diff(rows) != 1).any():
             values = values[rows - first]
         if not np.isfinite(values).all():
@@ -84,11 +83,11 @@ class Reader(ABC):
             optional: how names of tensors end that may be missing.
 
         Raises:
-            DamagedFileError: a tensor is missing.
+            DamagedFileError: a tensor is missing, or of another shape than the decoder has.
             OmniDraftError: one would not be read.
         """
-        names = tensor_names(self._decoder)
-        wanted = dict.fromkeys(self._stored_name(*split_name(name)) for name in names)
+        names = map(split_name, tensor_names(self._decoder))
+        wanted = {self._stored_name(*name): name for name in names}
         missing = [name for name in wanted if name not in present]
         if optional is not None:
             missing = [name for name in missing if not name.endswith(optional)]
@@ -104,6 +103,11 @@ class Reader(ABC):
                 f"{self._decoder.architecture} model as it is known here does not compute. Take "
                 "another checkpoint of the model."
             )
+        for stored in wanted.keys() & present:
+            _, part, suffix = wanted[stored]
+            sizes = [_sizes(self._decoder, each) for each in self._stack(part)]
+            sizes = [size[: 1 if suffix == "bias" else 2] for size in sizes]
+            _check_shape(f"{self._source}: {stored}", self._shape(stored), sizes)
 
     def _count(self, part: str) -> int:
         """How many rows a part has."""

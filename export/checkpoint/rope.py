@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omnidraft.export.checkpoint.config import Config, RopeScaling
-from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,11 @@ def rope_of(
         rotary_size: elements of a head that are rotated; nothing: all.
 
     Raises:
+        DamagedFileError: the base is none.
         OmniDraftError: frequencies are scaled in a way that is not known.
     """
+    if not 0 < base < math.inf:
+        raise DamagedFileError(f"A rotary base (rope_theta) of {base} rotates nothing.")
     size = head_size if rotary_size is None else rotary_size
     inverse = base ** -(np.arange(0, size, 2, dtype=np.float64) / size)
     scaling = scaling or RopeScaling()

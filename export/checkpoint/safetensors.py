@@ -17,7 +17,7 @@ from omnidraft.export.checkpoint.architectures import (
     of_model_type,
     unsupported,
 )
-from omnidraft.export.checkpoint.config import read_config
+from omnidraft.export.checkpoint.config import LARGEST_HEAD, read_config
 from omnidraft.export.checkpoint.reader import Reader
 from omnidraft.export.checkpoint.rope import ropes_of
 from omnidraft.export.checkpoint.spec import Decoder, check_sound, said_of
@@ -180,8 +180,11 @@ def describe(config: Mapping[str, Any], source: Path | str) -> tuple[Decoder, Ar
     expected = HF_ACTIVATIONS[family.activation]
     if c.activation != expected:
         raise unsupported(f"{source}: activation '{c.activation}' (not {expected})")
-    if c.head_size < 1:
-        raise DamagedFileError(f"{path}: num_attention_heads is larger than hidden_size.")
+    if not 1 <= c.head_size <= LARGEST_HEAD:
+        raise DamagedFileError(
+            f"{path}: num_attention_heads = {c.num_attention_heads} does not go with hidden_size = "
+            f"{c.hidden_size}."
+        )
     layers, heads = c.num_hidden_layers, c.num_attention_heads
     with said_of(path):
         rope = ropes_of(c)[0]

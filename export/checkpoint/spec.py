@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from omnidraft.export.checkpoint.config import LARGEST_SIZE
 from omnidraft.export.checkpoint.rope import Rope
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
 
@@ -121,8 +123,7 @@ class Checkpoint(Protocol):
         """Rows ``start:stop`` of a tensor.
 
         Raises:
-            DamagedFileError: the tensor is missing, cut off or of another shape than the decoder
-                has, or holds NaN or infinity.
+            DamagedFileError: the tensor cannot be read, or holds NaN or infinity.
             OmniDraftError: it is of a type that is not read.
         """
 
@@ -189,6 +190,12 @@ def check_sound(decoder: Decoder, source: str) -> None:
         reason = f"head_dim = {d.head_size} is not even, as rotation needs it"
     elif d.rotary_size is not None and (d.rotary_size % 2 or d.rotary_size < 2):
         reason = f"head_dim x partial_rotary_factor = {d.rotary_size} is not even, or 0"
+    elif not all(window is None or 0 < window <= LARGEST_SIZE for window in d.windows):
+        reason = "a sliding window is no number of tokens"
+    elif not all(np.isfinite(rope.inverse_frequencies).all() for rope in set(d.ropes)):
+        reason = "a rotary base is no number that rotates"
+    elif not (math.isfinite(d.norm_epsilon) and d.norm_epsilon >= 0):
+        reason = f"the norm's epsilon is {d.norm_epsilon}"
     elif len(d.windows) != d.layers:
         reason = f"layer_types names {len(d.windows)} of {d.layers} layers"
     if reason:

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
+from omnidraft.runtime.storage.reading import reading
 
 # Kinds of storages: safetensors' name, and numpy's.
 _TYPES: dict[str, tuple[str, Any]] = {
@@ -76,6 +77,11 @@ class TorchFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        with reading(path):
+            self._read()
+
+    def _read(self) -> None:
+        path = self._path
         try:
             with zipfile.ZipFile(path) as archive:
                 self._entries = {entry.filename: entry for entry in archive.infolist()}
@@ -93,17 +99,6 @@ class TorchFile:
             raise OmniDraftError(f"{path} {error}") from error
         except zipfile.BadZipFile as error:
             self._refuse_legacy(error)
-        except (
-            ValueError,
-            TypeError,
-            LookupError,
-            OverflowError,
-            NotImplementedError,
-            RuntimeError,
-            EOFError,
-            struct.error,
-        ) as error:
-            raise self._damaged(error) from error
 
     def metadata(self) -> Mapping[str, str]:
         return {}

@@ -21,6 +21,7 @@ from omnidraft.runtime.engines.onnx_session import cpu_session
 from omnidraft.runtime.engines.registry import EngineSpec
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
 from omnidraft.runtime.storage.checkpoints import is_checkpoint
+from omnidraft.runtime.storage.reading import LARGEST_JSON, read_bounded, reading
 
 # optimum's and transformers.js's names, the exact ones before the quantized ones.
 _DECODER_FILES = (
@@ -51,7 +52,9 @@ def find_decoder(folder: Path) -> Path | None:
     """The decoder graph of a folder, or None."""
     genai = folder / "genai_config.json"
     if genai.is_file():
-        return folder / str(_read_json(genai)["model"]["decoder"]["filename"])
+        with reading(genai):
+            graph = folder / str(_read_json(genai)["model"]["decoder"]["filename"])
+            return graph if graph.is_file() else None
     for place in (folder, folder / "onnx"):
         for name in _DECODER_FILES:
             if (place / name).is_file():
@@ -82,7 +85,7 @@ class ExternalOnnxModel:
 
     def __init__(self, path: Path, *, threads: int = 2, max_length: int | None = None) -> None:
         graph = path if path.is_file() else find_decoder(path)
-        if graph is None or not graph.is_file():
+        if graph is None:
             raise ModelNotFoundError(f"{path} holds no ONNX decoder.")
         self._session = _open_session(graph, threads)
         inputs = {value.name: value for value in self._session.get_inputs()}
@@ -112,7 +115,8 @@ class ExternalOnnxModel:
                 f"{graph} asks for inputs that are not known here: {', '.join(sorted(unknown))}."
             )
         self._ids_type = _TYPES[inputs["input_ids"].type]
-        config = _read_config(graph.parent)
+        with reading(f"The configuration of {graph}"):
+            config = _read_config(graph.parent)
         self._own_length = config.context_length
         bound = _SHARED_BUFFER_LENGTH if config.shared_buffer else self._own_length
         self._max_length = min(self._own_length, bound if max_length is None else max_length)
@@ -274,9 +278,9 @@ def _read_config(folder: Path) -> _Config:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        value: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        value: dict[str, Any] = json.loads(read_bounded(path, LARGEST_JSON))
         return value
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedFileError(f"{path} is damaged: {error}.") from error
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
 from omnidraft.runtime.storage.gguf import gguf_parts, is_gguf
 from omnidraft.runtime.storage.manifest import file_sha256
+from omnidraft.runtime.storage.reading import LARGEST_JSON, read_bounded, reading
 
 # Weights as files are called, and the name of one that holds all.
 _FORMS = {"*.safetensors": "model.safetensors", "pytorch_model*.bin": "pytorch_model.bin"}
@@ -46,6 +47,11 @@ def weight_files(folder: Path) -> list[Path]:
         ModelNotFoundError: there is none, or a shard is missing.
         DamagedFileError: the index of shards cannot be read.
     """
+    with reading(folder):
+        return _weight_files(folder)
+
+
+def _weight_files(folder: Path) -> list[Path]:
     files: list[Path] = []
     for pattern, whole in _FORMS.items():
         if (single := folder / whole).is_file():
@@ -75,7 +81,7 @@ def _shards(index: Path) -> list[Path]:
     if not (
         isinstance(shards, dict)
         and shards
-        and all(isinstance(s, str) and Path(s).name == s for s in shards.values())
+        and all(isinstance(s, str) and s and Path(s).name == s for s in shards.values())
     ):
         raise DamagedFileError(
             f"{index} has no weight_map that names each tensor's file. Fetch the model again."
@@ -101,7 +107,7 @@ def load_json(path: Path) -> dict[str, Any]:
         DamagedFileError: it holds none.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_bounded(path, LARGEST_JSON))
     except (ValueError, RecursionError, OSError) as error:
         raise DamagedFileError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(value, dict):

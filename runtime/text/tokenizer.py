@@ -11,6 +11,12 @@ from typing import Any
 import tokenizers
 
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
+from omnidraft.runtime.storage.reading import (
+    LARGEST_JSON,
+    LARGEST_TOKENIZER,
+    read_bounded,
+    reading,
+)
 from omnidraft.runtime.text.chat import Message, render_chat, words_of_template
 from omnidraft.runtime.text.gguf_tokenizer import tokenizer_files_from_gguf
 from omnidraft.runtime.text.markers import (
@@ -33,6 +39,7 @@ from omnidraft.runtime.text.surface import (
 _SPECIAL_NAMES = tuple(
     f"{kind}_token" for kind in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 )
+_MOST_TOKENS = 1 << 22
 _FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -54,6 +61,11 @@ def tokenizer_files(source: Path) -> dict[str, bytes]:
         DamagedFileError, OmniDraftError: see ``tokenizer_files_from_gguf``,
             ``tokenizer_files_from_sentencepiece``.
     """
+    with reading(source):
+        return _tokenizer_files(source)
+
+
+def _tokenizer_files(source: Path) -> dict[str, bytes]:
     if source.is_file() and source.suffix.lower() != ".onnx":
         return tokenizer_files_from_gguf(source)
     source = _tokenizer_folder(source)
@@ -63,16 +75,21 @@ def tokenizer_files(source: Path) -> dict[str, bytes]:
             f"{source} holds no tokenizer.json and no {MODEL_FILE}. Load the model's "
             "tokenizer with transformers' AutoTokenizer and save it there with save_pretrained()."
         )
-    files = {name: (source / name).read_bytes() for name in _FILES if (source / name).is_file()}
+    files = {
+        name: read_bounded(source / name, LARGEST_TOKENIZER)
+        for name in _FILES
+        if (source / name).is_file()
+    }
     if "tokenizer.json" not in files:
         more = source / "added_tokens.json"
-        added = {more.name: more.read_bytes()} if more.is_file() else {}
+        added = {more.name: read_bounded(more, LARGEST_JSON)} if more.is_file() else {}
         config = _json(files, "special_tokens_map.json")
         config |= {k: v for k, v in _json(files, "tokenizer_config.json").items() if v is not None}
         files |= tokenizer_files_from_sentencepiece(sentencepiece, config, _json(added, more.name))
     # Only here do some models say how a text ends.
     if "generation_config.json" not in files and (source / "config.json").is_file():
-        config = _json({"config.json": (source / "config.json").read_bytes()}, "config.json")
+        content = read_bounded(source / "config.json", LARGEST_JSON)
+        config = _json({"config.json": content}, "config.json")
         ids = {key: config.get(key) for key in ("bos_token_id", "eos_token_id")}
         files["generation_config.json"] = json.dumps(ids).encode()
     return files
@@ -112,6 +129,10 @@ class Tokenizer:
     """Every token that ends a text or the assistant's turn."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
+        with reading("The model's tokenizer"):
+            self._read(files)
+
+    def _read(self, files: Mapping[str, bytes]) -> None:
         try:
             self._backend = tokenizers.Tokenizer.from_buffer(files["tokenizer.json"])
         except Exception as error:  # the library raises plain Exception or ValueError
@@ -143,7 +164,13 @@ class Tokenizer:
     def _read_vocabulary(self) -> None:
         backend = self._backend
         vocabulary = backend.get_vocab(with_added_tokens=True)
-        self.tokens = [""] * (max(vocabulary.values(), default=-1) + 1)
+        last = max(vocabulary.values(), default=-1)
+        if last >= _MOST_TOKENS:
+            raise DamagedFileError(
+                f"tokenizer.json has a token {last:,}, which no vocabulary needs. "
+                "Fetch the model again."
+            )
+        self.tokens = [""] * (last + 1)
         for token, index in vocabulary.items():
             self.tokens[index] = token
         byte_level = b'"ByteLevel"' in b"".join(
@@ -381,11 +408,12 @@ class Tokenizer:
     @cached_property
     def _isolated(self) -> tokenizers.Tokenizer:
         """This tokenizer without a space put in front and without lossy normalisation."""
-        state = json.loads(self._json)
-        state["post_processor"] = state["truncation"] = state["padding"] = None
-        state["normalizer"] = _exact_normalizer(state.get("normalizer"))
-        state["pre_tokenizer"] = _without_prefix_space(state.get("pre_tokenizer"))
-        isolated = tokenizers.Tokenizer.from_str(json.dumps(state))
+        with reading("The model's tokenizer"):
+            state = json.loads(self._json)
+            state["post_processor"] = state["truncation"] = state["padding"] = None
+            state["normalizer"] = _exact_normalizer(state.get("normalizer"))
+            state["pre_tokenizer"] = _without_prefix_space(state.get("pre_tokenizer"))
+            isolated = tokenizers.Tokenizer.from_str(json.dumps(state))
         isolated.encode_special_tokens = True
         return isolated
 

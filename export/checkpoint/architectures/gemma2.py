@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from omnidraft.export.checkpoint.architectures import HF_NAMES, Architecture, Metadata
-from omnidraft.export.checkpoint.config import Config, Positive, Size
+from omnidraft.export.checkpoint.config import Config, HeadSize, Positive, Size
 from omnidraft.export.checkpoint.rope import ropes_of
 from omnidraft.export.checkpoint.spec import Decoder, windows_of, with_windows
 
@@ -18,7 +18,7 @@ ATTENTION_CAP, LOGIT_CAP = 50.0, 30.0
 
 class Gemma2Config(Config):
     num_key_value_heads: Size = 4
-    head_dim: Size = 256
+    head_dim: HeadSize = 256
     hidden_activation: str | None = "gelu_pytorch_tanh"
     tie_word_embeddings: bool = True
     query_pre_attn_scalar: Positive = 256

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from omnidraft.export.checkpoint.architectures import Architecture, Metadata, unsupported
 from omnidraft.export.checkpoint.architectures.gemma2 import Gemma2
-from omnidraft.export.checkpoint.config import Config, Positive, Size
+from omnidraft.export.checkpoint.config import Config, Context, HeadSize, Layers, Positive, Size
 from omnidraft.export.checkpoint.rope import rope_of, ropes_of
 from omnidraft.export.checkpoint.spec import Decoder, windows_of, with_windows
 
@@ -20,14 +20,14 @@ FULL_ATTENTION_EVERY = 6
 
 class Gemma3Config(Config):
     # Multimodal checkpoints are published without what is as transformers has it.
-    num_hidden_layers: Size = 26
+    num_hidden_layers: Layers = 26
     hidden_size: Size = 2304
     intermediate_size: Size = 9216
     num_attention_heads: Size = 8
     num_key_value_heads: Size = 4
-    head_dim: Size = 256
+    head_dim: HeadSize = 256
     vocab_size: Size = 262_208
-    max_position_embeddings: Annotated[int, Field(ge=2)] = 131_072
+    max_position_embeddings: Context = 131_072
     rms_norm_eps: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e-6
     hidden_activation: str | None = "gelu_pytorch_tanh"
     tie_word_embeddings: bool = True

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from omnidraft.export.checkpoint.architectures import Architecture
 from omnidraft.export.checkpoint.architectures.qwen2 import Qwen2Config, qwen2_windows
-from omnidraft.export.checkpoint.config import Size
+from omnidraft.export.checkpoint.config import HeadSize
 from omnidraft.export.checkpoint.spec import Decoder
 
 
 class Qwen3Config(Qwen2Config):
-    head_dim: Size = 128
+    head_dim: HeadSize = 128
 
 
 class Qwen3(Architecture[Qwen3Config]):
