@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from needs import needs
 from numpy.typing import NDArray
 
+from omnidraft.export.checkpoint import open_checkpoint
 from omnidraft.export.checkpoint.safetensors import describe
 from omnidraft.export.conversion import convert
 from omnidraft.runtime.engines.onnx import OnnxModel
@@ -248,7 +250,12 @@ def reference_of(name: str, references: dict[str, Any]) -> Any:
     return references[name]
 
 
-def write_gguf(path: Path, family: Family, model: Any) -> Path:
+Tensors = dict[str, NDArray[Any]]
+
+
+def write_gguf(
+    path: Path, family: Family, model: Any, change: Callable[[Tensors], None] = lambda tensors: None
+) -> Path:
     """Write a model under the names and in the order of rows that llama.cpp has."""
     config = model.config
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
@@ -270,6 +277,7 @@ def write_gguf(path: Path, family: Family, model: Any) -> Path:
         kinds[type(value)](f"{family.gguf_type}.{key}", value)
     kind = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}[family.gguf_type]
     names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
+    tensors: Tensors = {}
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
@@ -282,9 +290,12 @@ def write_gguf(path: Path, family: Family, model: Any) -> Path:
             count = heads if ".q_proj." in name else kv_heads
             value = value.reshape(count, 2, -1, *value.shape[1:]).swapaxes(1, 2)
             value = value.reshape(tensor.shape)
-        writer.add_tensor(stored, np.ascontiguousarray(value))
+        tensors[stored] = np.ascontiguousarray(value)
     for stored, values in family.tensors.items():
-        writer.add_tensor(stored, np.array(values, np.float32))
+        tensors[stored] = np.array(values, np.float32)
+    change(tensors)
+    for stored, value in tensors.items():
+        writer.add_tensor(stored, value)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -320,6 +331,81 @@ def test_logits_equal_transformers(name: str, tmp_path: Path, references: dict[s
         for start, stop in ((11, 12), (12, 25), (25, 26), (26, 40)):
             part = model.forward(tokens[start:stop])
             np.testing.assert_allclose(part, expected[start:stop], rtol=0, atol=1e-4)
+
+
+KINDS = ("weight", "bias")
+# By what follows ``model.layers.1.``: what one family or another has, or none that is known here.
+NAMES = [
+    *(f"self_attn.{part}_proj.{kind}" for part in ("q", "k", "v", "o", "qkv") for kind in KINDS),
+    *(f"mlp.{part}_proj.{kind}" for part in ("gate", "up", "down", "gate_up") for kind in KINDS),
+    *("self_attn.q_norm.weight", "self_attn.k_norm.weight", "self_attn.q_norm.bias"),
+    *("input_layernorm.weight", "post_attention_layernorm.weight", "input_layernorm.bias"),
+    *("pre_feedforward_layernorm.weight", "post_feedforward_layernorm.weight"),
+    *("self_attn.sinks", "mlp.experts.0.up_proj.weight", "mlp.router.weight"),
+]
+GGUF_NAMES = [
+    *(f"blk.1.{part}.weight" for part in ("attn_q", "attn_k", "attn_v", "attn_qkv", "attn_sinks")),
+    *(f"blk.1.{part}.weight" for part in ("attn_q_norm", "attn_k_norm", "attn_norm", "ffn_norm")),
+    *("blk.1.post_attention_norm.weight", "blk.1.post_ffw_norm.weight", "blk.1.attn_norm.bias"),
+    *("blk.1.ffn_gate.weight", "blk.1.ffn_gate_exps.weight", "blk.1.ffn_gate_inp.weight"),
+    *("blk.1.attn_q_norm.bias", "output.bias", "output_norm.bias", "token_embd_norm.weight"),
+    *("rope_factors_long.weight", "blk.1.attn_q.scale", "blk.4.ffn_up.weight"),
+]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_tensor_of_a_folder_is_read_or_named(
+    name: str, tmp_path: Path, references: dict[str, Any]
+) -> None:
+    """None is left over, none is made up, and none is of another shape."""
+    from safetensors.numpy import load_file, save_file
+
+    source = next(sources(name, tmp_path, references))
+    file = source / "model.safetensors"
+    whole = load_file(file)
+
+    def refused(tensors: Tensors, stored: str) -> None:
+        save_file(tensors, file)
+        with pytest.raises(OmniDraftError, match=rf"{re.escape(stored)}\b"):
+            open_checkpoint(source)
+
+    open_checkpoint(source)
+    others = [f"model.layers.1.{other}" for other in NAMES]
+    strange = {"lm_head.bias", "model.norm.bias", "score.weight", *others} - whole.keys()
+    assert len(strange) > len(NAMES) // 2
+    for stored in strange:
+        refused(whole | {stored: np.ones((8, 8), np.float32)}, stored)
+    for stored, value in whole.items():
+        if not stored.startswith(("model.layers.0.", "model.layers.2.", "model.layers.3.")):
+            refused({other: whole[other] for other in whole if other != stored}, stored)
+            refused(whole | {stored: np.concatenate([value, value[:1]])}, stored)
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name].gguf_type])
+def test_every_tensor_of_a_gguf_is_read_or_named(
+    name: str, tmp_path: Path, references: dict[str, Any]
+) -> None:
+    family, model = FAMILIES[name], reference_of(name, references)
+    whole: Tensors = {}
+    open_checkpoint(write_gguf(tmp_path / "whole.gguf", family, model, whole.update))
+
+    def refused(stored: str, value: NDArray[Any] | None) -> None:
+        def change(tensors: Tensors) -> None:
+            tensors.pop(stored, None)
+            if value is not None:
+                tensors[stored] = value
+
+        path = write_gguf(tmp_path / "changed.gguf", family, model, change)
+        with pytest.raises(OmniDraftError, match=rf"{re.escape(stored)}\b"):
+            open_checkpoint(path)
+
+    for stored in set(GGUF_NAMES) - whole.keys():
+        refused(stored, np.ones((8, 8), np.float32))
+    for stored, value in whole.items():
+        if stored.startswith(("blk.1.", "output_norm.")):
+            refused(stored, np.concatenate([value, value[:1]]))
+            if not stored.endswith(".bias"):  # without, it would be another model's
+                refused(stored, None)
 
 
 @pytest.mark.parametrize(

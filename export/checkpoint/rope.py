@@ -131,7 +131,15 @@ def yarn_amplitude(factor: float, scaling: RopeScaling) -> float:
 
 
 def divided(rope: Rope, factors: Sequence[float] | NDArray[np.float32]) -> Rope:
-    """The rotation with each frequency divided by its factor."""
+    """The rotation with each frequency divided by its factor.
+
+    Raises:
+        DamagedFileError: there are not as many factors as frequencies.
+    """
+    if len(factors) != len(rope.inverse_frequencies):
+        raise DamagedFileError(
+            f"Rotation has {len(factors)} factors for {len(rope.inverse_frequencies)} frequencies."
+        )
     inverse = np.array(rope.inverse_frequencies) / factors
     return replace(rope, inverse_frequencies=tuple(float(value) for value in inverse))
 

@@ -98,7 +98,8 @@ class SafetensorsCheckpoint(Reader):
         # The rest of a multimodal model: what looks at images, or hears.
         text, found, _ = self._prefix.partition("language_model.")
         if found:
-            present = {n for n in present if n.startswith(text + found) or n in _HEADS}
+            own = (text + found, *(head.removesuffix("weight") for head in _HEADS))
+            present = {name for name in present if name.startswith(own)}
         return present - {f"{name}.scale" for name in present} if self._int8 else present
 
     def _stored_name(self, layer: str, part: str, suffix: str) -> str:
@@ -166,7 +167,8 @@ def describe(config: Mapping[str, Any], source: Path | str) -> tuple[Decoder, Ar
     """
     path = f"{source}/config.json"
     family = of_model_type(config.get("model_type"), str(source))
-    config = family.text_config(config)
+    with said_of(path):
+        config = family.text_config(config)
     if (quantized := config.get("quantization_config")) is not None:
         method = quantized.get("quant_method") if isinstance(quantized, dict) else quantized
         raise OmniDraftError(
