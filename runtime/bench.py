@@ -14,10 +14,11 @@ import numpy as np
 from omnidraft.runtime.answer import Answer
 from omnidraft.runtime.decoding.decoder import check_prompt
 from omnidraft.runtime.engines.invariance import batch_noise
-from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
+from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError, OptionError
 from omnidraft.runtime.options import GenerationOptions
 from omnidraft.runtime.session import Session
 from omnidraft.runtime.statistics import Statistics
+from omnidraft.runtime.text.chat import Message, checked_messages
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Prompt:
     """A line of a prompt file."""
 
     task: str
-    prompt: str
+    prompt: str | list[Message]
+    """A text, or the messages of a conversation."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,8 @@ class Report:
 def read_prompts(path: Path, limit: int | None = None) -> list[Prompt]:
     """Read a prompt file: one JSON object a line, with ``prompt`` and, if known, ``task``.
 
+    Instead of ``prompt`` there may be ``messages``, a list of ``{"role": …, "content": …}``.
+
     Raises:
         OmniDraftError: the file cannot be read, or a line is not of this form.
     """
@@ -124,20 +128,29 @@ def read_prompts(path: Path, limit: int | None = None) -> list[Prompt]:
         if not line.strip():
             continue
         try:
-            entry = json.loads(line)
-            prompt, task = entry["prompt"], entry.get("task", "all")
-            if not isinstance(prompt, str) or not isinstance(task, str):
-                raise TypeError
-            (prompt + task).encode()  # half a surrogate pair is no text
+            prompts.append(_prompt_of(json.loads(line)))
+        except OptionError as error:
+            raise OmniDraftError(f"{path}, line {number}: {error}") from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise OmniDraftError(
                 f'{path}, line {number}: expected a JSON object such as {{"task": "math", '
                 f'"prompt": "What is 2 + 2?"}}'
             ) from error
-        prompts.append(Prompt(task, prompt))
     if not prompts:
         raise OmniDraftError(f"{path} holds no prompts")
     return prompts
+
+
+def _prompt_of(entry: dict[str, Any]) -> Prompt:
+    task: str = entry.get("task", "all")
+    task.encode()  # half a surrogate pair is no text
+    if "messages" not in entry:
+        prompt: str = entry["prompt"]
+        prompt.encode()
+        return Prompt(task, prompt)
+    if "prompt" in entry:
+        raise OptionError("a line has a prompt or messages, not both")
+    return Prompt(task, checked_messages(entry["messages"]))
 
 
 def fitting(session: Session, prompts: Sequence[Prompt], *, raw: bool = False) -> list[Prompt]:

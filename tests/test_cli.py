@@ -305,6 +305,58 @@ def test_the_prompt_can_be_given_in_several_ways(world: dict[str, str], tmp_path
     assert len({answer["stats"]["prompt_tokens"] for answer in answers}) == 1
 
 
+def test_a_conversation(world: dict[str, str], tmp_path: Path) -> None:
+    asked = {"role": "user", "content": "What is the answer?"}
+    told = {"role": "system", "content": "Be brief."}
+    file = tmp_path / "messages.json"
+    made = []
+    for messages in (
+        [asked],
+        [told, asked],
+        [told, asked, {"role": "assistant", "content": "42."}, asked],
+    ):
+        file.write_text(json.dumps(messages))
+        made.append(generate(world, "--messages", str(file), "--max-new-tokens", "8"))
+    piped = json.dumps([told, asked]).encode()
+    answer = generate(world, "--messages", "-", "--max-new-tokens", "8", stdin=piped)
+    assert answer["token_ids"] == made[1]["token_ids"]
+    ways = [asked["content"], "--max-new-tokens", "8"]
+    assert generate(world, *ways)["token_ids"] == made[0]["token_ids"]
+    ways += ["--system", told["content"]]
+    assert generate(world, *ways)["token_ids"] == made[1]["token_ids"]
+    lengths = [answer["stats"]["prompt_tokens"] for answer in made]
+    assert lengths == sorted(set(lengths))
+
+
+CONVERSATION = '[{"role": "user", "content": "x"}]'
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "message"),
+    [
+        (f"{CONVERSATION}\n{CONVERSATION}\n", [], "holds more than one conversation"),
+        ("[1", [], "is no JSON"),
+        ("[]", [], "expected a list of messages"),
+        ('{"role": "user", "content": "x"}', [], "expected a list of messages"),
+        ('[{"role": "user"}]', [], "it holds {'role': 'user'}"),
+        ('[{"role": "user", "content": 3}]', [], "it holds"),
+        ('[{"role": "user", "content": "\\ud800"}]', [], "half a surrogate pair"),
+        (CONVERSATION, ["--system", "y"], "--system goes with a prompt"),
+        (CONVERSATION, ["--raw"], "--raw is without a chat template"),
+        (CONVERSATION, ["y"], "--messages are instead of a prompt"),
+    ],
+)
+def test_messages_that_cannot_be_answered(
+    world: dict[str, str], tmp_path: Path, content: str, arguments: list[str], message: str
+) -> None:
+    file = tmp_path / "messages.json"
+    file.write_text(content)
+    given = ["--target", world["target"], "--messages", str(file), *arguments]
+    done = run(world, "generate", *given)
+    assert done.returncode == 2 and done.stdout == b""
+    assert message in re.sub(r"\s+", " ", done.stderr.decode())
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_at_a_terminal_a_missing_prompt_is_asked_for(world: dict[str, str]) -> None:
     leader, follower = os.openpty()
@@ -536,6 +588,9 @@ def test_bad_prompt_files(world: dict[str, str], tmp_path: Path) -> None:
         ("", "holds no prompts"),
         ('{"prompt": "x"}\n{"task": 1}\n', "line 2"),
         ("not json\n", "line 1"),
+        ('{"messages": [{"role": "user"}]}\n', "line 1: expected a list of messages"),
+        ('{"messages": [], "prompt": "x"}\n', "line 1: a line has a prompt or messages"),
+        ('{"prompt": "x"}\n{"task": 1, "messages": []}\n', "line 2"),
     ]:
         path = tmp_path / "prompts.jsonl"
         path.write_text(content)

@@ -16,7 +16,7 @@ from omnidraft import GenerationOptions, Origin, Session
 from omnidraft.cli import options as opt
 from omnidraft.cli.loading import generation_options, open_session
 from omnidraft.cli.output import errors, print_json, stdout
-from omnidraft.cli.prompt import read_prompt
+from omnidraft.cli.prompt import read_conversation, read_prompt
 from omnidraft.runtime.answer import Answer
 from omnidraft.runtime.engines.model import LimitedContext
 from omnidraft.runtime.errors import OmniDraftError
@@ -27,6 +27,7 @@ from omnidraft.runtime.options import (
     MAX_LOGPROBS,
     sampling_parameters,
 )
+from omnidraft.runtime.session import Prompt
 
 _STYLES = {
     Origin.DIRECT: "green",
@@ -48,6 +49,17 @@ def generate(
     prompt_file: Annotated[
         Path | None,
         typer.Option(help="A text file that is the prompt; - is stdin.", show_default=False),
+    ] = None,
+    system: Annotated[
+        str | None, typer.Option(help="What the model is told first.", show_default=False)
+    ] = None,
+    messages: Annotated[
+        Path | None,
+        typer.Option(
+            help="A conversation instead of a prompt: a JSON list of messages with role and "
+            "content, in a file or from stdin (-).",
+            show_default=False,
+        ),
     ] = None,
     drafter: opt.Drafter = DEFAULT_DRAFTER,
     max_new_tokens: opt.MaxNewTokens = 256,
@@ -93,6 +105,7 @@ def generate(
     Examples:
       omnidraft generate "Why is the sky blue?" --target smollm2-135m
       omnidraft generate "Name a colour." --target model.gguf --temperature 0.7
+      omnidraft generate "Why?" --target model.gguf --system "Answer in one word."
       git diff | omnidraft generate --target smollm2-135m --raw --stop END
     """
     options = generation_options(
@@ -108,7 +121,14 @@ def generate(
     if logprobs is not None and not as_json:
         raise OmniDraftError("--logprobs are part of what --json prints: add it")
     options = replace(options, logprobs=logprobs)
-    text = read_prompt(prompt, prompt_option, prompt_file)
+    if raw and not (system is None and messages is None):
+        raise OmniDraftError(
+            "--raw is without a chat template, and --system and --messages need it"
+        )
+    given = (prompt, prompt_option, prompt_file)
+    if messages is not None and any(each is not None for each in given):
+        raise OmniDraftError("--messages are instead of a prompt: leave one of them")
+    asked = read_conversation(lambda: read_prompt(*given), system, messages)
     session = open_session(
         target,
         drafter if options.draft_length != 0 else None,
@@ -122,10 +142,10 @@ def generate(
         learn=learn,
     )
     if as_json:
-        answer = session.generate(text, options)
+        answer = session.generate(asked, options)
         print_json(_answer_as_dict(answer))
     else:
-        _stream(session, text, options)
+        _stream(session, asked, options)
     try:
         session.save()
     except OmniDraftError as error:
@@ -134,7 +154,7 @@ def generate(
         warnings.warn(str(error), stacklevel=1)  # the answer is there
 
 
-def _stream(session: Session, prompt: str, options: GenerationOptions) -> None:
+def _stream(session: Session, prompt: Prompt, options: GenerationOptions) -> None:
     console = stdout(soft_wrap=True)
     coloured = console.is_terminal
     if not coloured and isinstance(sys.stdout, io.TextIOWrapper):

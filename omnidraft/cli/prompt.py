@@ -1,14 +1,49 @@
-"""The prompt of one answer: an argument, an option, a file or stdin."""
+"""The prompt of one answer: an argument, an option, a file or stdin; or a conversation."""
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from omnidraft.cli.output import errors
 from omnidraft.runtime.errors import OptionError
+from omnidraft.runtime.session import Prompt
+from omnidraft.runtime.text.chat import checked_messages
 
 _WAYS = 'as an argument ("Why is the sky blue?"), with --prompt-file FILE, or through a pipe'
+
+
+def read_conversation(prompt: Callable[[], str], system: str | None, file: Path | None) -> Prompt:
+    """A prompt, or the conversation that it is the last message of.
+
+    Args:
+        prompt: reads the prompt, which there is none of beside a file.
+        system: what stands before it.
+        file: a conversation as JSON.
+
+    Raises:
+        OptionError: see ``prompt`` and ``checked_messages``; ``system`` beside a file.
+    """
+    if file is None:
+        asked = {"role": "user", "content": prompt()}
+        return [{"role": "system", "content": system}, asked] if system else asked["content"]
+    if system is not None:
+        raise OptionError(
+            "--system goes with a prompt. In a file of --messages the first message may be "
+            '{"role": "system", "content": "Be brief."}'
+        )
+    text = _stdin() if str(file) == "-" else _of_file(file, "the messages")
+    try:
+        return checked_messages(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        reason = f"is no JSON: {error}"
+        if text.lstrip().startswith("[") and str(error).startswith("Extra data"):
+            reason = "holds more than one conversation, and one is answered. Leave one of them"
+        raise OptionError(f"{file} {reason}") from error
+    except OptionError as error:
+        raise OptionError(f"{file}: {error}") from error
 
 
 def read_prompt(argument: str | None, option: str | None, file: Path | None) -> str:
@@ -37,10 +72,14 @@ def read_prompt(argument: str | None, option: str | None, file: Path | None) -> 
         return _stdin()
     if file is None:
         return str(given[0])
+    return _of_file(file, "the prompt")
+
+
+def _of_file(file: Path, what: str) -> str:
     try:
         return _decoded(file.read_bytes(), str(file))
     except OSError as error:
-        raise OptionError(f"the prompt cannot be read from {file}: {error.strerror}") from error
+        raise OptionError(f"{what} cannot be read from {file}: {error.strerror}") from error
 
 
 def _stdin() -> str:

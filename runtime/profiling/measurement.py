@@ -12,7 +12,7 @@ from omnidraft.runtime.profiling.energy import EnergyMeter
 from omnidraft.runtime.profiling.recording import RecordedModel
 from omnidraft.runtime.profiling.report import Mode, TimePerToken
 from omnidraft.runtime.profiling.summary import summarize, summarize_passes
-from omnidraft.runtime.session import Session
+from omnidraft.runtime.session import Prompt, Session
 from omnidraft.runtime.statistics import Statistics
 
 
@@ -58,7 +58,7 @@ class Measurement:
     def answer(
         self,
         session: Session,
-        prompt: str,
+        prompt: Prompt,
         options: GenerationOptions,
         meter: EnergyMeter,
         each_token: Callable[[int], None],

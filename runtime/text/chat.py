@@ -6,10 +6,30 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.errors import OmniDraftError, OptionError
 
 Message = Mapping[str, Any]
 """One turn: ``role`` ("system", "user", "assistant", …) and ``content``."""
+
+
+def checked_messages(value: object) -> list[Message]:
+    """The messages of a conversation as a file or a program gave them.
+
+    Raises:
+        OptionError: they are none.
+    """
+    form = 'a list of messages, each such as {"role": "user", "content": "Why?"}'
+    if not isinstance(value, list) or not value:
+        raise OptionError(f"expected {form}, not {value!r:.80}")
+    for each in value:
+        if not isinstance(each, dict):
+            raise OptionError(f"expected {form}; it holds {each!r:.80}")
+        for part in (each.get("role"), each.get("content")):
+            if not isinstance(part, str):
+                raise OptionError(f"expected {form}; it holds {each!r:.80}")
+            if any("\ud800" <= character <= "\udfff" for character in part):
+                raise OptionError(f"half a surrogate pair is no text: {each!r:.80}")
+    return value
 
 
 def render_chat(
