@@ -97,6 +97,21 @@ FAMILIES = {
             "final_logit_softcapping": None,
         },
     ),
+    "gemma3": Family(
+        "gemma3_text",
+        {
+            "num_hidden_layers": 7,
+            "head_dim": 32,
+            "query_pre_attn_scalar": 32,
+            "sliding_window": WINDOW,
+            "rope_parameters": {
+                "full_attention": {"rope_theta": 1_000_000.0, "rope_type": "default"},
+                "sliding_attention": {"rope_theta": 10_000.0, "rope_type": "default"},
+            },
+        },
+        "gemma3",
+        metadata={"attention.sliding_window": WINDOW, "rope.freq_base_swa": 10_000.0},
+    ),
     "granite": Family(
         "granite",
         GRANITE,
@@ -112,6 +127,7 @@ FAMILIES = {
     "granite-biases": Family(
         "granite", GRANITE | {"attention_bias": True, "tie_word_embeddings": True}
     ),
+    "llama": Family("llama", {}, "llama", True),
     "llama-yarn": Family(
         "llama",
         {"rope_parameters": {"rope_theta": 10000.0, **YARN}},
@@ -215,6 +231,7 @@ FAMILIES = {
             "rope.scaling.original_context_length": 128,
         },
     ),
+    "qwen2": Family("qwen2", {"tie_word_embeddings": True}, "qwen2"),
     "qwen3": Family("qwen3", {"head_dim": 32}, "qwen3"),
     "qwen3-window": Family(
         "qwen3",
@@ -237,26 +254,37 @@ def references() -> dict[str, Any]:
 
 def reference_of(name: str, references: dict[str, Any]) -> Any:
     if name not in references:
-        family = FAMILIES[name]
-        torch.manual_seed(0)
-        config = transformers.AutoConfig.for_model(
-            family.model_type, **(SIZES | family.change), attn_implementation="eager"
-        )
-        model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-        references[name] = model
+        references[name] = model_of(FAMILIES[name])
     return references[name]
+
+
+def model_of(family: Family) -> Any:
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(
+        family.model_type, **(SIZES | family.change), attn_implementation="eager"
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model
 
 
 Tensors = dict[str, NDArray[Any]]
 
 
 def write_gguf(
-    path: Path, family: Family, model: Any, change: Callable[[Tensors], None] = lambda tensors: None
+    path: Path,
+    family: Family,
+    model: Any,
+    change: Callable[[Tensors], None] = lambda tensors: None,
+    write_tokenizer: Callable[[Any], None] = lambda writer: None,
 ) -> Path:
-    """Write a model under the names and in the order of rows that llama.cpp has."""
+    """Write a model under the names and in the order of rows that llama.cpp has.
+
+    Args:
+        write_tokenizer: adds one to a ``gguf.GGUFWriter``.
+    """
     config = model.config
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -275,6 +303,7 @@ def write_gguf(
     for key, value in family.metadata.items():
         kinds = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
         kinds[type(value)](f"{family.gguf_type}.{key}", value)
+    write_tokenizer(writer)
     kind = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}[family.gguf_type]
     names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
     tensors: Tensors = {}
@@ -284,7 +313,7 @@ def write_gguf(
         value = tensor.numpy()
         stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert stored is not None, name
-        if family.model_type == "gemma2" and name.endswith("norm.weight"):
+        if family.model_type in ("gemma2", "gemma3_text") and name.endswith("norm.weight"):
             value = value + 1
         if family.interleaved and (".q_proj." in name or ".k_proj." in name):
             count = heads if ".q_proj." in name else kv_heads
