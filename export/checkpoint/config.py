@@ -22,6 +22,8 @@ Layers = Annotated[int, Field(ge=1, le=MOST_LAYERS)]
 HeadSize = Annotated[int, Field(ge=1, le=LARGEST_HEAD)]
 # In a sequence of one token there is nothing to predict a token from.
 Context = Annotated[int, Field(ge=2, le=LONGEST_CONTEXT)]
+# Of frequencies, the highest of which is 1.
+Base = Annotated[float, Field(gt=1, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -38,7 +40,7 @@ class RopeScaling(_Read):
     factor: Positive | None = None
     low_freq_factor: Positive | None = None
     high_freq_factor: Positive | None = None
-    original_max_position_embeddings: Positive | None = None
+    original_max_position_embeddings: Annotated[float, Field(ge=2, lt=1 << 31)] | None = None
     short_factor: list[Positive] | None = None
     beta_fast: Positive = 32
     beta_slow: Positive = 1
@@ -75,7 +77,7 @@ class RopeScaling(_Read):
 
 
 class RopeParameters(RopeScaling):
-    rope_theta: Positive | None = None
+    rope_theta: Base | None = None
     full_attention: RopeParameters | None = None
     sliding_attention: RopeParameters | None = None
 
@@ -105,10 +107,10 @@ class Config(_Read):
     mlp_bias: bool = False
     layer_types: list[str] = []
     partial_rotary_factor: Share = 1.0
-    original_max_position_embeddings: Size | None = None
+    original_max_position_embeddings: Context | None = None
     # transformers 5 has rope_parameters, its predecessors the other two.
     rope_parameters: RopeParameters | None = None
-    rope_theta: Positive = 10_000.0
+    rope_theta: Base = 10_000.0
     rope_scaling: RopeScaling | None = None
     # This project's own: see ``Decoder``.
     drafted_tokens: Size | None = None

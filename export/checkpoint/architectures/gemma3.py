@@ -10,7 +10,15 @@ from pydantic import Field
 
 from omnidraft.export.checkpoint.architectures import Architecture, Metadata, unsupported
 from omnidraft.export.checkpoint.architectures.gemma2 import Gemma2
-from omnidraft.export.checkpoint.config import Config, Context, HeadSize, Layers, Positive, Size
+from omnidraft.export.checkpoint.config import (
+    Base,
+    Config,
+    Context,
+    HeadSize,
+    Layers,
+    Positive,
+    Size,
+)
 from omnidraft.export.checkpoint.rope import rope_of, ropes_of
 from omnidraft.export.checkpoint.spec import Decoder, windows_of, with_windows
 
@@ -31,11 +39,11 @@ class Gemma3Config(Config):
     rms_norm_eps: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e-6
     hidden_activation: str | None = "gelu_pytorch_tanh"
     tie_word_embeddings: bool = True
-    rope_theta: Positive = ROPE_BASE
+    rope_theta: Base = ROPE_BASE
     query_pre_attn_scalar: Positive = 256
     sliding_window: Annotated[int, Field(ge=0)] | None = 4096
     sliding_window_pattern: Size = FULL_ATTENTION_EVERY
-    rope_local_base_freq: Positive = LOCAL_ROPE_BASE
+    rope_local_base_freq: Base = LOCAL_ROPE_BASE
 
 
 class Gemma3(Architecture[Gemma3Config]):

@@ -12,13 +12,13 @@ from pydantic import Field
 
 from omnidraft.export.checkpoint.architectures import Architecture
 from omnidraft.export.checkpoint.architectures.olmo2 import Olmo2, slides
-from omnidraft.export.checkpoint.config import Config, Positive
+from omnidraft.export.checkpoint.config import Base, Config
 from omnidraft.export.checkpoint.rope import rope_of, ropes_of
 from omnidraft.export.checkpoint.spec import Decoder, windows_of, with_windows
 
 
 class Olmo3Config(Config):
-    rope_theta: Positive = 500_000.0
+    rope_theta: Base = 500_000.0
     sliding_window: Annotated[int, Field(ge=0)] | None = 4096
 
 

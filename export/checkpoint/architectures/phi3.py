@@ -13,14 +13,14 @@ from omnidraft.export.checkpoint.architectures import (
     Architecture,
     Metadata,
 )
-from omnidraft.export.checkpoint.config import Config, Size
+from omnidraft.export.checkpoint.config import Config, Context
 from omnidraft.export.checkpoint.spec import Decoder
 
 _QKV, _GATE_UP = ("q", "k", "v"), ("gate", "up")
 
 
 class Phi3Config(Config):
-    original_max_position_embeddings: Size = 4096
+    original_max_position_embeddings: Context = 4096
     sliding_window: Annotated[int, Field(ge=0)] | None = None
 
 

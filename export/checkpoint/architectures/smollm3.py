@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from omnidraft.export.checkpoint.architectures import Architecture, Metadata
-from omnidraft.export.checkpoint.config import Config, Positive, Size
+from omnidraft.export.checkpoint.config import Base, Config, Size
 from omnidraft.export.checkpoint.rope import Rope
 from omnidraft.export.checkpoint.spec import Decoder, windows_of
 from omnidraft.runtime.errors import DamagedFileError
@@ -20,7 +20,7 @@ STILL_EVERY = 4
 class SmolLM3Config(Config):
     num_key_value_heads: Size | None = 4
     tie_word_embeddings: bool = True
-    rope_theta: Positive = 2_000_000.0
+    rope_theta: Base = 2_000_000.0
     # 1 for a layer that rotates, 0 for one that does not.
     no_rope_layers: list[Annotated[int, Field(ge=0, le=1)]] | None = None
     no_rope_layer_interval: Size = STILL_EVERY
