@@ -18,6 +18,7 @@ from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
 from omnidraft.runtime.storage.manifest import BUNDLE_FILE as BUNDLE_FILE
 from omnidraft.runtime.storage.manifest import Backend as Backend
 from omnidraft.runtime.storage.manifest import BundleQuantization, file_sha256
+from omnidraft.runtime.storage.reading import reading
 from omnidraft.runtime.storage.validation import mistakes
 
 SCHEMA_VERSION = 2
@@ -265,7 +266,8 @@ class Bundle(_Part):
         path = folder / BUNDLE_FILE
         if not path.is_file():
             raise ModelNotFoundError(f"{folder} is no bundle: it has no {BUNDLE_FILE}.")
-        return _parse(path.read_bytes(), path)
+        with reading(path):
+            return _parse(path.read_bytes(), path)
 
     def _check_files(self, folder: Path, checksums: bool) -> None:
         for name, entry in self.files.items():
@@ -298,7 +300,7 @@ def _parse(content: bytes, path: Path) -> Bundle:
     version = values.get("schema_version") if isinstance(values, dict) else None
     if version != SCHEMA_VERSION:
         raise DamagedFileError(
-            f"{path} has schema version {version}, this program reads {SCHEMA_VERSION}. "
+            f"{path} has schema version {version!s:.60}, this program reads {SCHEMA_VERSION}. "
             "Update omnidraft if the bundle is newer, export it again if it is older."
         )
     digest = values.pop("digest", None)

@@ -82,14 +82,16 @@ class Manifest:
             values = json.loads(path.read_text("utf-8"))
             if values["schema_version"] != SCHEMA_VERSION:
                 raise DamagedFileError(
-                    f"{path} has schema version {values['schema_version']}, this program reads "
-                    f"{SCHEMA_VERSION}. Convert the model again."
+                    f"{path} has schema version {values['schema_version']!s:.60}, this program "
+                    f"reads {SCHEMA_VERSION}. Convert the model again."
                 )
             manifest = cls(**values)
             manifest._check()
             return manifest
         except (ValueError, RecursionError, KeyError, TypeError) as error:
-            raise DamagedFileError(f"{path} is damaged: {error!r}. Convert it again.") from error
+            raise DamagedFileError(
+                f"{path} is damaged: {error!r:.300}. Convert it again."
+            ) from error
 
     def _check(self) -> None:
         """Refuse what no conversion writes."""
