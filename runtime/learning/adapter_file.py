@@ -25,7 +25,6 @@ from safetensors.numpy import save as to_safetensors
 
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.learning.adapter import SCHEMA_VERSION, Adapter, Metadata
-from omnidraft.runtime.storage.reading import reading
 from omnidraft.runtime.storage.validation import mistakes
 
 MEND: Final = (
@@ -125,7 +124,7 @@ def open_adapter(path: Path) -> Iterator[tuple[Any, Metadata, dict[str, int]]]:
     if not path.is_file():
         raise missing(path)
     try:
-        with reading(path), safe_open(path, framework="numpy") as tensors:
+        with safe_open(path, framework="numpy") as tensors:
             metadata, checksums = _parse_header(path, tensors.metadata() or {})
             if set(tensors.keys()) != set(checksums):
                 raise _damaged(path, "its list of tensors is not the one that was written")

@@ -17,6 +17,7 @@ from omnidraft.runtime.storage.reading import (
     read_bounded,
     reading,
 )
+from omnidraft.runtime.text.backend import ids_of, open_backend
 from omnidraft.runtime.text.chat import Message, render_chat, words_of_template
 from omnidraft.runtime.text.gguf_tokenizer import tokenizer_files_from_gguf
 from omnidraft.runtime.text.markers import (
@@ -40,6 +41,7 @@ _SPECIAL_NAMES = tuple(
     f"{kind}_token" for kind in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 )
 _MOST_TOKENS = 1 << 22
+"""Sixteen times as many as the largest vocabularies have."""
 _FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -133,14 +135,7 @@ class Tokenizer:
             self._read(files)
 
     def _read(self, files: Mapping[str, bytes]) -> None:
-        try:
-            self._backend = tokenizers.Tokenizer.from_buffer(files["tokenizer.json"])
-        except Exception as error:  # the library raises plain Exception or ValueError
-            raise DamagedFileError(
-                f"tokenizer.json cannot be read: {error}. Fetch the model again."
-            ) from error
-        self._backend.no_truncation()
-        self._backend.no_padding()
+        self._backend = open_backend(files["tokenizer.json"])
         self._json = files["tokenizer.json"]
         self._literal: dict[str, tokenizers.Tokenizer] = {}
         config = _json(files, "tokenizer_config.json")
@@ -159,7 +154,8 @@ class Tokenizer:
     @classmethod
     def load(cls, source: Path) -> Tokenizer:
         """The tokenizer of a model folder or a GGUF file: see ``tokenizer_files``."""
-        return cls(tokenizer_files(source))
+        with reading(source):
+            return cls(tokenizer_files(source))
 
     def _read_vocabulary(self) -> None:
         backend = self._backend
@@ -192,24 +188,24 @@ class Tokenizer:
     def _read_special_ids(self, config: Mapping[str, Any], generation: Mapping[str, Any]) -> None:
         backend = self._backend
         # The post-processor may know of a first token that the configuration does not name.
-        implied = backend.encode("", add_special_tokens=True).ids
+        implied = ids_of(backend, "", add_special_tokens=True)
         named = self._special_names.get("bos_token")
         bos = backend.token_to_id(named) if named else generation.get("bos_token_id")
         if bos is None and implied:
             bos = implied[0]
-        self.bos_id = bos if isinstance(bos, int) else None
+        self.bos_id = bos if type(bos) is int and 0 <= bos < len(self.tokens) else None
         self.add_bos = self.bos_id is not None and bool(
             config.get("add_bos_token", self.bos_id in implied)
         )
         ends = generation.get("eos_token_id")
-        eos = {ends} if isinstance(ends, int) else set(ends or ())
+        eos = {end for end in (ends if isinstance(ends, list) else [ends]) if type(end) is int}
         if name := self._special_names.get("eos_token"):
-            eos.add(backend.token_to_id(name))
+            eos |= {end for end in [backend.token_to_id(name)] if end is not None}
         for index, added in backend.get_added_tokens_decoder().items():
             if added.content in END_TOKENS:
                 eos.add(index)
                 self._shown[index] = b""
-        self.eos_ids = frozenset(index for index in eos if isinstance(index, int))
+        self.eos_ids = frozenset(eos)
 
     @property
     def vocab_size(self) -> int:
@@ -239,7 +235,7 @@ class Tokenizer:
         """
         _check_text(text)
         self._backend.encode_special_tokens = not parse_special
-        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        ids = ids_of(self._backend, text)
         wanted = self.bos_id if (self.add_bos if add_bos is None else add_bos) else None
         # A text with markers may begin with it of itself.
         return ids if wanted is None or ids[:1] == [wanted] else [wanted, *ids]
@@ -312,17 +308,15 @@ class Tokenizer:
         if lead not in self._literal:
             self._literal[lead] = self._without_markers(lead)
         backend = self._literal[lead]
-        ids = backend.encode((lead if marker else "") + text, add_special_tokens=False).ids
-        return list(ids[1:] if marker else ids)
+        ids = ids_of(backend, (lead if marker else "") + text)
+        return ids[1:] if marker else ids
 
     def _without_markers(self, lead: str) -> tokenizers.Tokenizer:
         """This tokenizer, to which no marker's name is more than text, and ``lead`` is a token."""
         state = json.loads(self._json)
         for added in state["added_tokens"]:
             added["special"] = added["special"] or added["content"] in self._markers
-        backend = tokenizers.Tokenizer.from_str(json.dumps(state))
-        backend.no_truncation()
-        backend.no_padding()
+        backend = open_backend(json.dumps(state))
         backend.encode_special_tokens = True
         backend.add_tokens([tokenizers.AddedToken(lead, normalized=False)])
         return backend
@@ -368,7 +362,7 @@ class Tokenizer:
 
     def _segment_text(self, text: str) -> list[int] | None:
         ids: list[int] = []
-        for index in self._isolated.encode(text, add_special_tokens=False).ids:
+        for index in ids_of(self._isolated, text):
             if self.surfaces[index] is not None:
                 ids.append(index)
                 continue
@@ -411,9 +405,14 @@ class Tokenizer:
         with reading("The model's tokenizer"):
             state = json.loads(self._json)
             state["post_processor"] = state["truncation"] = state["padding"] = None
-            state["normalizer"] = _exact_normalizer(state.get("normalizer"))
-            state["pre_tokenizer"] = _without_prefix_space(state.get("pre_tokenizer"))
-            isolated = tokenizers.Tokenizer.from_str(json.dumps(state))
+            # As the library words them, which takes them in older forms, too.
+            normalizer, pre_tokenizer = (
+                json.loads(part.__getstate__()) if part else None
+                for part in (self._backend.normalizer, self._backend.pre_tokenizer)
+            )
+            state["normalizer"] = _exact_normalizer(normalizer)
+            state["pre_tokenizer"] = _without_prefix_space(pre_tokenizer)
+            isolated = open_backend(json.dumps(state))
         isolated.encode_special_tokens = True
         return isolated
 
@@ -477,14 +476,21 @@ def _token_name(value: Any) -> str | None:
     """A special token is configured as a string or as an object with its content."""
     if isinstance(value, dict):
         value = value.get("content")
-    return value if isinstance(value, str) else None
+    # No token has half of a surrogate pair in its name, which JSON can say.
+    whole = isinstance(value, str) and value == value.encode(errors="ignore").decode()
+    return value if whole else None
 
 
 def _chat_template(files: Mapping[str, bytes], config: Mapping[str, Any]) -> str | None:
     if "chat_template.jinja" in files:
-        return files["chat_template.jinja"].decode()
+        try:
+            return files["chat_template.jinja"].decode()
+        except UnicodeDecodeError as error:
+            raise DamagedFileError(
+                f"chat_template.jinja is not UTF-8 ({error}). Fetch the model again."
+            ) from error
     template = _json(files, "chat_template.json").get("chat_template", config.get("chat_template"))
     if isinstance(template, list):
-        named = {entry.get("name"): entry.get("template") for entry in template}
-        template = named.get("default")
+        named = [each for each in template if isinstance(each, dict)]
+        template = next((t.get("template") for t in named if t.get("name") == "default"), None)
     return template if isinstance(template, str) else None
