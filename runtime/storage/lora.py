@@ -96,7 +96,8 @@ def check_adapter(adapter: Mapping[str, NDArray[Any]], sizes: Mapping[str, int])
         other = adapter.get(f"{stem}.{'B' if part == 'A' else 'A'}")
         if other is None:
             raise OmniDraftError(f"The adapter has {name} without its other half.")
-        expected = (sizes[name], other.shape[0]) if part == "A" else (other.shape[-1], sizes[name])
+        rank = other.shape[0 if part == "A" else -1] if other.ndim == 2 else 0
+        expected = (sizes[name], rank) if part == "A" else (rank, sizes[name])
         if values.dtype != np.float32 or values.shape != expected:
             raise OmniDraftError(
                 f"The adapter does not fit this drafter: {name} is {values.dtype} "
