@@ -185,6 +185,78 @@ def test_what_does_not_fit_a_linear_is_named(name: str, shape: tuple[int, ...]) 
         linear().run(None, inputs)
 
 
+def block_linear() -> Any:
+    inputs = {"x": TensorProto.FLOAT, "weights": TensorProto.UINT8, "units": TensorProto.FLOAT}
+    node = helper.make_node("BlockLinear", list(inputs), ["y"], domain="omnidraft")
+    return session(node, inputs, {"y": TensorProto.FLOAT})
+
+
+def block_linear_inputs(
+    rows: int = 3, outputs: int = 40, blocks: int = 2
+) -> dict[str, NDArray[Any]]:
+    rng = np.random.default_rng(3)
+    weights = np.empty((-(-outputs // 16), blocks, 320), np.uint8)
+    weights[..., :256] = rng.integers(0, 256, (*weights.shape[:2], 256))
+    halves = rng.uniform(-1, 1, (*weights.shape[:2], 32)).astype("<f2")
+    weights[..., 256:] = halves.view(np.uint8)
+    return {
+        "x": rng.standard_normal((1, rows, blocks * 32)).astype(np.float32),
+        "weights": weights,
+        "units": rng.uniform(0.5, 2, outputs).astype(np.float32),
+    }
+
+
+def block_matrix(inputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+    """The weights [outputs, width]."""
+    weights = inputs["weights"]
+    panels, blocks = weights.shape[:2]
+    codes = weights[..., :256].reshape(panels, blocks, 4, 16, 4).transpose(0, 3, 1, 2, 4)
+    codes = codes.reshape(panels * 16, blocks, 16)
+    codes = np.concatenate([codes & 15, codes >> 4], axis=-1).astype(np.float64)
+    halves = weights[..., 256:].copy().view("<f2").reshape(panels, blocks, 2, 16)
+    scales, offsets = halves.transpose(2, 0, 3, 1).reshape(2, panels * 16, blocks, 1)
+    matrix = (scales.astype(np.float64) * codes + offsets).reshape(panels * 16, -1)
+    return matrix[: len(inputs["units"])] * inputs["units"][:, None]
+
+
+@pytest.mark.parametrize(
+    ("rows", "outputs", "blocks"), [(1, 16, 1), (0, 5, 1), (70, 33, 3), (3, 3000, 40)]
+)
+def test_4_bit_linears_treat_each_row_alone(rows: int, outputs: int, blocks: int) -> None:
+    """Also where several threads share out the outputs, and the rows' quantization."""
+    inputs = block_linear_inputs(rows, outputs, blocks)
+    (found,) = block_linear().run(None, inputs)
+    assert found.shape == (1, rows, outputs)
+    x = inputs["x"].reshape(rows, blocks, 32).astype(np.float64)
+    steps = np.abs(x).max(axis=-1, keepdims=True) / 127
+    rounded = (np.rint(x / steps) * steps).reshape(rows, blocks * 32)
+    expected = rounded @ block_matrix(inputs).T
+    np.testing.assert_allclose(found[0], expected, rtol=0, atol=3e-4 * blocks)
+    for i in range(rows):
+        (row,) = block_linear().run(None, inputs | {"x": inputs["x"][:, i : i + 1]})
+        assert np.array_equal(row[0, 0], found[0, i])
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("x", (1, 3, 60)),
+        ("x", ()),
+        ("weights", (3, 2, 319)),
+        ("weights", (3, 640)),
+        ("units", (32,)),
+        ("units", (49,)),
+        ("units", (40, 1)),
+        ("x", (1, 3, 0)),
+    ],
+)
+def test_what_does_not_fit_a_4_bit_linear_is_named(name: str, shape: tuple[int, ...]) -> None:
+    inputs = block_linear_inputs()
+    inputs[name] = np.zeros(shape, inputs[name].dtype)
+    with pytest.raises(Exception, match=rf"\b{name} must be"):
+        block_linear().run(None, inputs)
+
+
 def low_rank_inputs(shape: tuple[int, ...], rank: int) -> dict[str, NDArray[Any]]:
     rng = np.random.default_rng(2)
     width, outputs = 40, 83

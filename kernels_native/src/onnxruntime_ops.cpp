@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attention.h"
+#include "block_linear.h"
 #include "linear.h"
 #include "low_rank.h"
 #include "onnxruntime_abi.h"
@@ -259,6 +260,14 @@ struct QuantizeRows {
   }
 };
 
+// Into how many parts a matrix of so many bytes is cut for the threads: parts small enough to share
+// out evenly, large enough to be worth waking a thread for.
+std::size_t parts_of(std::size_t bytes) {
+  constexpr std::size_t kPartBytes = 64 * 1024;
+  constexpr std::size_t kMostParts = 64;
+  return std::clamp<std::size_t>(bytes / kPartBytes, 1, kMostParts);
+}
+
 struct Linear {
   static constexpr const char* kName = "IntegerLinear";
   static constexpr ONNXTensorElementDataType kInputs[] = {kUint8, kFloat, kInt8, kFloat, kInt32};
@@ -297,10 +306,8 @@ struct Linear {
     linear.sums = sums.data;
     shape.back() = outputs[0];
     linear.result = context.output<float>(0, shape);
-    // Parts small enough to share out evenly, large enough to be worth waking a thread for.
     const std::size_t panels = weights.size(0);
-    const std::size_t parts =
-        std::clamp<std::size_t>(linear.width * linear.outputs / kPartBytes, 1, kMostParts);
+    const std::size_t parts = parts_of(linear.width * linear.outputs);
     // Even numbers of panels, which are multiplied two at a time.
     const std::size_t part = ((panels + parts - 1) / parts + 1) / 2 * 2;
     if (part >= panels) {
@@ -311,10 +318,69 @@ struct Linear {
       multiply(linear, index * part, std::min(panels, (index + 1) * part));
     });
   }
+};
 
- private:
-  static constexpr std::size_t kPartBytes = 64 * 1024;
-  static constexpr std::size_t kMostParts = 64;
+struct BlockWise {
+  static constexpr const char* kName = "BlockLinear";
+  static constexpr ONNXTensorElementDataType kInputs[] = {kFloat, kUint8, kFloat};
+  static constexpr std::size_t kRequiredInputs = 3;
+  static constexpr ONNXTensorElementDataType kOutputs[] = {kFloat};
+
+  BlockWise(const OrtApi& /*api*/, const OrtKernelInfo* /*info*/) {}
+
+  // Inputs: x [..., 32 * blocks], weights [panels, blocks, 320], units [outputs]. Output:
+  // [..., outputs].
+  void compute(const Context& context) {
+    const auto x = context.input<float>(0);
+    const auto weights = context.input<std::uint8_t>(1);
+    const auto units = context.input<float>(2);
+    require(weights.shape.size() == 3 && weights.size(2) == kBlockBytes,
+            "weights must be [panels, blocks, 320]");
+    const std::size_t panels = weights.size(0);
+    BlockLinear linear;
+    linear.blocks = weights.size(1);
+    require(units.shape.size() == 1 && (units.size(0) + kBlockPanel - 1) / kBlockPanel == panels,
+            "units must be [outputs], as many as fill the panels");
+    linear.outputs = units.size(0);
+    require(!x.shape.empty() && x.size(x.shape.size() - 1) == linear.blocks * kBlock &&
+                linear.blocks > 0,
+            "x must be [..., 32 * blocks], and not empty");
+    std::vector<std::int64_t> shape = x.shape;
+    shape.back() = 1;
+    linear.rows = elements(shape);
+    shape.back() = units.shape[0];
+    linear.weights = weights.data;
+    linear.units = units.data;
+    linear.result = context.output<float>(0, shape);
+    const std::size_t blocks = linear.rows * linear.blocks;
+    // Not filled: all of it is written.
+    const std::unique_ptr<std::int8_t[]> levels(new std::int8_t[blocks * kBlock]);
+    const std::unique_ptr<float[]> factors(new float[2 * blocks]);
+    linear.levels = levels.get();
+    linear.steps = factors.get();
+    linear.sums = factors.get() + blocks;
+    const auto quantize = [&](std::size_t begin, std::size_t end) {
+      quantize_blocks(x.data + begin * kBlock, end - begin, levels.get() + begin * kBlock,
+                      factors.get() + begin, factors.get() + blocks + begin);
+    };
+    const std::size_t many = kRowBlock * linear.blocks;
+    if (blocks <= many) {
+      quantize(0, blocks);
+    } else {
+      context.parallel((blocks + many - 1) / many, [&](std::size_t index) {
+        quantize(index * many, std::min(blocks, (index + 1) * many));
+      });
+    }
+    const std::size_t parts = parts_of(panels * linear.blocks * kBlockBytes);
+    const std::size_t part = (panels + parts - 1) / parts;
+    if (part >= panels) {
+      multiply(linear, 0, panels);
+      return;
+    }
+    context.parallel((panels + part - 1) / part, [&](std::size_t index) {
+      multiply(linear, index * part, std::min(panels, (index + 1) * part));
+    });
+  }
 };
 
 struct AddLowRank {
@@ -424,6 +490,7 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
       check(api->CreateCustomOpDomain("omnidraft", &domain));
       check(api->CustomOpDomain_Add(domain, operator_of<Attention>()));
       check(api->CustomOpDomain_Add(domain, operator_of<AddLowRank>()));
+      check(api->CustomOpDomain_Add(domain, operator_of<BlockWise>()));
       check(api->CustomOpDomain_Add(domain, operator_of<Linear>()));
       check(api->CustomOpDomain_Add(domain, operator_of<QuantizeRows>()));
       return domain;
