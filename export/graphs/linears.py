@@ -1,7 +1,8 @@
 """Linear layers of a graph, their weights in 4 or 8 bits or float32.
 
 A row's products do not depend on the other rows of a pass: sums of integers are exact in whatever
-order a kernel takes them. See ``quantize.py`` for how weights are rounded.
+order a kernel takes them, and blocks of 4-bit weights are added in one order. See ``quantize.py``
+for how weights are rounded.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from omnidraft import _native
 from omnidraft.export.graphs.quantize import (
     BLOCK,
     Rounded,
-    extended_width,
     quantize_blocks4,
     quantize_rows,
 )
@@ -31,6 +31,14 @@ OBSERVED = "observed."
 # How the weights of our 8-bit linears lie: see kernels_native/src/linear.h.
 PANEL = 16
 GROUP = 4
+# How a panel's weights of a block of inputs lie in our 4-bit linears: see block_linear.h.
+PANEL_BLOCK = np.dtype(
+    [
+        ("codes", np.uint8, (BLOCK // 2 // GROUP, PANEL, GROUP)),
+        ("scales", "<f2", PANEL),
+        ("offsets", "<f2", PANEL),
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -63,8 +71,7 @@ class LinearWriter(GraphWriter):
         self.observed: list[ValueInfoProto] = []
         # Whether 8-bit linears are ours, which give the same bits as ONNX Runtime's.
         self.packed = _native.has_fast_integers()
-        # Inputs of linear layers, prepared for them once.
-        self.extended: dict[str, str] = {}
+        # Inputs of 8-bit linears, quantized once.
         self.quantized: dict[str, tuple[str, str]] = {}
 
     def factor(self, linear: str, size: int) -> NDArray[np.float32]:
@@ -98,19 +105,33 @@ class LinearWriter(GraphWriter):
     def linear4(
         self, x: str, name: str, shape: tuple[int, int], blocks: Iterable[NDArray[np.float32]]
     ) -> str:
-        """4-bit weights: see ``quantize_blocks4``."""
+        """4-bit weights, scale and offset for each block, and 8-bit inputs, a scale for each block.
+
+        See ``quantize_blocks4``, and kernels_native/src/block_linear.h for what is computed.
+        """
         rows, width = shape
-        extended = extended_width(width)
-        count = extended // BLOCK
-        rounded = map(quantize_blocks4, blocks)
-        stored = self.store_blocks(name, (rows, count, BLOCK // 2), (rows, count), rounded, 4)
-        if x not in self.extended:
-            split = self.node("Reshape", [x, self.integers(1, -1, width // BLOCK, BLOCK)])
-            sums = self.node("ReduceSum", [split, self.integers(3)], keepdims=0)
-            if missing := extended - width - width // BLOCK:
-                sums = self.node("Pad", [sums, self.integers(0, 0, 0, 0, 0, missing)])
-            self.extended[x] = self.node("Concat", [x, sums], axis=2)
-        return self.block_product(self.extended[x], stored, (rows, extended))
+        packed = (-(-rows // PANEL), width // BLOCK, PANEL_BLOCK.itemsize)
+        weight, stored = self.reserve(name, packed, np.uint8)
+        parts = stored.view(PANEL_BLOCK)[..., 0]
+        units = np.empty(rows, np.float32)
+        start = 0
+        for block in blocks:
+            end = start + len(block)
+            rounded = quantize_blocks4(block)
+            first, second = np.split(rounded.codes, 2, axis=-1)
+            codes = (first | (second << 4)).reshape(len(block), width // BLOCK, -1, GROUP)
+            panel, place = np.divmod(np.arange(start, end), PANEL)
+            parts["codes"][panel, :, :, place] = codes
+            parts["scales"][panel, :, place] = rounded.scales
+            parts["offsets"][panel, :, place] = rounded.offsets
+            units[start:end] = rounded.units
+            start = end
+        if start != rows:
+            raise DamagedFileError(f"Tensor {name} of the checkpoint is not of shape {shape}.")
+        stored.flush()
+        unit = self.store(f"{name}.units", (rows,), np.float32, [units])
+        output: str = self.node("BlockLinear", [x, weight, unit], domain=OWN)
+        return output
 
     def linear8(
         self, x: str, name: str, shape: tuple[int, int], blocks: Iterable[NDArray[np.float32]]

@@ -1,6 +1,8 @@
-"""Quantized weights, as ONNX Runtime's integer kernels store them."""
+"""Quantized weights, as integer kernels multiply them."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,23 +45,27 @@ def quantize_blocks8(
     return levels.astype(np.uint8).reshape(len(rows), -1), scales
 
 
-def quantize_blocks4(
-    rows: NDArray[np.float32],
-) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Quantize a matrix to 4 bits, scale and offset for each block of 32, for MatMulNBits.
+@dataclass(frozen=True)
+class Affine:
+    """A matrix in 4 bits; weight = unit * (scale * code + offset)."""
 
-    MatMulNBits knows weights (q - 8) * scale. An offset is what the block's sum of inputs is
-    multiplied by, so the offsets become further columns, one for each block (``extended_width``),
-    and the input is extended by its sums. With offsets, weights that were quantized as
-    scale * q + offset before (GGUF's Q4_0, Q4_1, Q4_K) survive nearly unchanged; requantized
-    without, they lose as much again as they had lost already.
+    codes: NDArray[np.uint8]
+    """[out, blocks, 32], from 0 to 15."""
+    scales: NDArray[np.float16]
+    offsets: NDArray[np.float16]
+    """Both [out, blocks]."""
+    units: NDArray[np.float32]
+    """[out]: powers of two, so that halves that a file stored stay what they are."""
+
+
+def quantize_blocks4(rows: NDArray[np.float32]) -> Affine:
+    """Quantize a matrix to 4 bits, scale and offset for each block of 32.
+
+    With offsets, weights that were quantized as scale * q + offset before (GGUF's Q4_0, Q4_1, Q4_K)
+    survive nearly unchanged; requantized without, they lose as much again as they had lost already.
 
     Args:
         rows: float32 [out, in]; ``in`` is a multiple of 32.
-
-    Returns:
-        uint8 [out, blocks, 16], low nibble first, and float32 scales [out, blocks], where
-        blocks = extended_width(in) / 32.
     """
     blocks = _blocks(rows)
     low = blocks.min(axis=-1)
@@ -74,14 +80,14 @@ def quantize_blocks4(
         better = error < best * np.float32(0.999)  # more levels unless fewer are truly better
         best = np.where(better, error, best)
         scales = np.where(better, scale, scales)
+    # The largest of an output's halves lies from 2^13 on, where the smallest that matter are exact.
+    exponents = np.frexp(np.maximum(np.abs(low), scales).max(axis=-1))[1]
+    units = np.ldexp(np.float32(1), np.maximum(exponents - 14, -126)).astype(np.float32)
+    half_scales, offsets = ((x / units[:, None]).astype(np.float16) for x in (scales, low))
+    # Rounded against what the halves hold.
+    scales, low = (x.astype(np.float32) * units[:, None] for x in (half_scales, offsets))
     codes = np.rint((blocks - low[..., None]) * inverse(scales)[..., None])
-    offsets = low + 8 * scales
-    offset_codes, offset_scales = _symmetric4(_blocks(offsets))
-    codes = np.concatenate([codes, offset_codes], axis=1).astype(np.uint8)
-    return (
-        codes[..., 0::2] | (codes[..., 1::2] << 4),
-        np.concatenate([scales, offset_scales], axis=1),
-    )
+    return Affine(np.clip(codes, 0, 15).astype(np.uint8), half_scales, offsets, units)
 
 
 def exact_blocks4(rows: NDArray[np.float32]) -> Rounded | None:
@@ -115,21 +121,6 @@ def exact_blocks4(rows: NDArray[np.float32]) -> Rounded | None:
         values = (chosen + 8).astype(np.uint8).reshape(len(blocks), -1)
         codes[part] = values[:, 0::2] | (values[:, 1::2] << np.uint8(4))
     return codes, scales
-
-
-def extended_width(width: int) -> int:
-    """Columns of a matrix of ``width`` columns with its blocks' offsets behind, in whole blocks."""
-    return width + -(-(width // BLOCK) // BLOCK) * BLOCK
-
-
-def _symmetric4(
-    blocks: NDArray[np.float32],
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    # The extreme value to -8 exactly, whichever its sign, as GGUF's Q4_0 does.
-    extreme = np.abs(blocks).argmax(axis=-1)[..., None]
-    scales = np.take_along_axis(blocks, extreme, axis=-1)[..., 0] / np.float32(-8)
-    codes = np.rint(blocks * inverse(scales)[..., None]) + 8
-    return np.clip(codes, 0, 15), scales
 
 
 def _blocks(rows: NDArray[np.float32]) -> NDArray[np.float32]:

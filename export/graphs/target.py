@@ -3,8 +3,9 @@
 Row i of a pass over n tokens must equal, bit for bit, a pass over that token alone. What that
 takes:
 
-- Quantized linears: integer sums are exact in whatever order they are taken; 4-bit ones have one
-  scale per row and block of 32 weights.
+- Quantized linears: integer sums are exact in whatever order they are taken. 4-bit ones have a
+  scale per row and block of 32 inputs, so they are an operator of our own, which adds the blocks in
+  one order.
 - Attention is an operator of our own (kernels_native/), as ONNX Runtime's sums in an order that
   depends on how many rows it gets. It also rotates, and writes new keys and values into the cache,
   which copies nothing when its input and its output are the same memory.
