@@ -23,10 +23,10 @@ import pytest
 from omnidraft.export.checkpoint import open_checkpoint
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
 from omnidraft.runtime.learning.store import AdapterStore
-from omnidraft.runtime.reading import reading
 from omnidraft.runtime.storage.bundle import BUNDLE_FILE, Bundle
 from omnidraft.runtime.storage.lora import complete_adapter
 from omnidraft.runtime.storage.manifest import MANIFEST_FILE, Manifest
+from omnidraft.runtime.storage.reading import reading
 from omnidraft.runtime.text.tokenizer import Tokenizer
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -87,12 +87,6 @@ def test_what_content_makes_a_reader_raise_is_told_of_the_file(error: Exception)
     ):
         raise error
     assert told.value.__cause__ is error
-
-
-@pytest.mark.parametrize("error", [TypeError("a"), AttributeError("b"), AssertionError()])
-def test_mistakes_of_readers_stay_mistakes(error: Exception) -> None:
-    with pytest.raises(type(error)), reading(Path("some/file")):
-        raise error
 
 
 def _openings(folder: Path) -> list[Callable[[], object]]:
@@ -197,7 +191,7 @@ def _tokenizer(**changes: Any) -> dict[str, bytes]:
 def test_a_vocabulary_that_is_too_large_is_refused(little_memory: None) -> None:
     model = json.loads(_tokenizer()["tokenizer.json"])["model"]
     model["vocab"]["x"] = 2**32 - 1
-    with pytest.raises(DamagedFileError, match="4294967295"):
+    with pytest.raises(DamagedFileError, match="4,294,967,295"):
         Tokenizer(_tokenizer(tokenizer={"model": model}))
 
 
