@@ -104,7 +104,69 @@ def test_output_that_cannot_be_written_is_told(world: dict[str, str], json: list
             env={**os.environ, "OMNIDRAFT_CACHE": world["cache"]},
         )
     assert done.returncode == 2
-    assert b"No space left" in done.stderr and done.stderr.count(b"\n") == 1
+    *_, last = done.stderr.splitlines()
+    assert last == b"error: the output cannot be written: No space left on device"
+
+
+def shell(
+    world: dict[str, str], line: str, environment: Mapping[str, str] = {}
+) -> subprocess.CompletedProcess[bytes]:
+    """A line of Bash, in which ``omnidraft`` is the command and ``$T`` the target."""
+    return subprocess.run(
+        ["bash", "-c", f'omnidraft() {{ {sys.executable} -m omnidraft "$@"; }}; {line}'],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=120,
+        env={
+            **os.environ,
+            "OMNIDRAFT_CACHE": world["cache"],
+            "OMNIDRAFT_DATA": world["cache"],
+            "T": f"--no-draft --target {world['target']}",
+            **environment,
+        },
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="closes streams by Bash")
+@pytest.mark.parametrize(
+    "command", ["generate Why $T", "generate Why $T --json", "doctor", "models list", "--version"]
+)
+def test_a_closed_stdout_is_told(world: dict[str, str], command: str) -> None:
+    done = shell(world, f"omnidraft {command} >&-")
+    assert done.returncode == 2
+    assert done.stderr == b"error: stdout is closed: there is nowhere to print to\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes by Bash")
+@pytest.mark.parametrize(
+    "command",
+    [
+        "generate Why $T --max-new-tokens 400",
+        "generate Why $T --json",
+        "models list",
+        "models list --json",
+        "adapters list",
+        "--help",
+        "--version",
+    ],
+)
+def test_a_pipe_that_closes_ends_every_command_in_the_same_way(
+    world: dict[str, str], command: str
+) -> None:
+    # The reader has gone before anything is written.
+    done = shell(world, f"(sleep 0.3; omnidraft {command}) | true; exit ${{PIPESTATUS[0]}}")
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a full device")
+@pytest.mark.parametrize("stderr", ["2>/dev/full", "2>&-"])
+def test_messages_that_cannot_be_written_change_no_answer(
+    world: dict[str, str], stderr: str
+) -> None:
+    command = "omnidraft generate Why $T --max-new-tokens 4"
+    done = shell(world, f"{command} {stderr}")
+    assert done.returncode == 0
+    assert done.stdout == shell(world, command).stdout != b""
 
 
 @pytest.mark.parametrize("quantization", ["4bit", "8bit", "float32"])

@@ -21,7 +21,7 @@ from omnidraft.cli.generate import generate
 from omnidraft.cli.inspect import inspect
 from omnidraft.cli.interruption import Interrupted, raise_on_signals
 from omnidraft.cli.models import models_app
-from omnidraft.cli.output import errors
+from omnidraft.cli.output import discard, errors
 from omnidraft.cli.profile import profile
 from omnidraft.runtime.errors import OmniDraftError
 
@@ -67,32 +67,59 @@ def main() -> None:
         Text(f"warning: {message}", "yellow"), soft_wrap=True
     )
     raise_on_signals()
+    _fill_closed_descriptors()
+    if sys.stdout is None:
+        _say("stdout is closed: there is nowhere to print to")
+        sys.exit(2)
     for stream in (sys.stdout, sys.stderr):
         # A character that the terminal's encoding lacks is no reason to end an answer.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        app()
+        _run()
     except OmniDraftError as error:
-        errors.print(Text(f"error: {error}", "red"), soft_wrap=True)
+        _say(str(error))
         sys.exit(2)
     except Interrupted as interruption:
         errors.print("\ninterrupted")
         sys.exit(128 + interruption.signum)
     except BrokenPipeError:
         # Whoever read our output has gone.
-        _forget_output()
+        discard(sys.stdout)
         sys.exit(141)
     except MemoryError:
-        errors.print("error: there is not enough memory. End other programs.", style="red")
+        _say("there is not enough memory. End other programs.")
         sys.exit(2)
     except OSError as error:
         # No permission, a name that is too long, nowhere to print to.
-        errors.print(Text(f"error: {error}", "red"), soft_wrap=True)
-        _forget_output()
+        _say(_in_words(error))
+        discard(sys.stdout)
         sys.exit(2)
 
 
-def _forget_output() -> None:
-    """Keep Python from complaining at exit about output that cannot be written."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _run() -> None:
+    try:
+        app()
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):
+            raise end.__context__ from None  # of which Typer makes exit code 1
+        sys.stdout.flush()  # at exit it could not be told that this fails
+        raise
+
+
+def _say(error: str) -> None:
+    errors.print(Text(f"error: {error}", "red"), soft_wrap=True)
+
+
+def _in_words(error: OSError) -> str:
+    reason = error.strerror or str(error)
+    # Only what is done with a stream that is open names no file.
+    place = "the output cannot be written" if error.filename is None else error.filename
+    return f"{place}: {reason}"
+
+
+def _fill_closed_descriptors() -> None:
+    """Keep a file that is opened from becoming the stdin, stdout or stderr that was closed."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
+
+def discard(stream: TextIO) -> None:
+    """Throw away what a stream cannot write, lest Python complain about it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+class _Errors(Console):
+    def print(self, *objects: Any, **options: Any) -> None:
+        try:
+            super().print(*objects, **options)
+        except OSError:
+            # An answer is none the worse for a message that nobody could read.
+            discard(sys.stderr)
+
+
 # Names, paths and texts are printed as they are: nothing in them is markup.
-errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
+errors = _Errors(stderr=True, highlight=False, markup=False, emoji=False)
 
 # Columns where nobody watches: wide enough that no table folds its names.
 _WIDE = 200
