@@ -565,6 +565,27 @@ def test_what_a_user_can_mend_is_said_with_exit_code_2(
     assert "Traceback" not in flat
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="an argument there is always text")
+@pytest.mark.parametrize("form", ["$'abc \\xff\\xfe bad'", "--prompt $'abc \\xff'"])
+def test_an_argument_that_is_no_text_is_refused(world: dict[str, str], form: str) -> None:
+    done = shell(world, f"omnidraft generate {form} $T")
+    assert done.returncode == 2 and done.stdout == b""
+    assert b"cannot be read as text at character 4" in done.stderr
+    assert b"--prompt-file" in done.stderr and b"UTF-8 locale" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "x/" * 3000, "x" * 5000 + "/" + "y" * 5000])
+@pytest.mark.parametrize("option", ["--target", "--drafter"])
+def test_a_name_that_no_file_can_have_is_told_shortened(
+    world: dict[str, str], name: str, option: str
+) -> None:
+    given = ["--target", world["target"], option, name] if option == "--drafter" else [option, name]
+    done = run(world, "generate", "x", *given)
+    *_, last = done.stderr.splitlines()
+    assert done.returncode == 2 and len(last) < 400
+    assert last.startswith(b"error: There is no model") and b"Errno" not in last
+
+
 def test_an_unknown_target_and_a_damaged_model(world: dict[str, str], tmp_path: Path) -> None:
     done = run(world, "generate", "--target", "no-such-model", "--prompt", "x")
     assert done.returncode == 2 and b"no-such-model" in done.stderr

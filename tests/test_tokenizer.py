@@ -521,6 +521,11 @@ def test_what_a_user_types_is_text_and_only_the_template_has_markers(
         assert ids == chatting.encode(whole, parse_special=True, add_bos=False)
 
 
+def test_a_lone_surrogate_is_found_where_it_is_in_the_message(chatting: Tokenizer) -> None:
+    with pytest.raises(OmniDraftError, match="at position 2 "):
+        chatting.encode_chat([{"role": "user", "content": "ab\ud800"}])
+
+
 def test_markers_in_the_parts_of_a_message_are_text(chatting: Tokenizer) -> None:
     template = (
         "{% for m in messages %}<|im_start|>{% for p in m.content %}{{ p.text }}{% endfor %}"

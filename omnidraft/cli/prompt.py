@@ -71,7 +71,7 @@ def read_prompt(argument: str | None, option: str | None, file: Path | None) -> 
             errors.print("Type the prompt; Ctrl-D on a line of its own ends it.", style="dim")
         return _stdin()
     if file is None:
-        return str(given[0])
+        return _characters(str(given[0]))
     return _of_file(file, "the prompt")
 
 
@@ -80,6 +80,17 @@ def _of_file(file: Path, what: str) -> str:
         return _decoded(file.read_bytes(), str(file))
     except OSError as error:
         raise OptionError(f"{what} cannot be read from {file}: {error.strerror}") from error
+
+
+def _characters(argument: str) -> str:
+    try:
+        argument.encode()
+    except UnicodeEncodeError as error:
+        raise OptionError(
+            f"the prompt cannot be read as text at character {error.start}. Give it in a file "
+            "(--prompt-file) or through a pipe, or set a UTF-8 locale (LC_ALL=C.UTF-8)"
+        ) from error
+    return argument
 
 
 def _stdin() -> str:

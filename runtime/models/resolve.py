@@ -63,6 +63,11 @@ class _Plan:
         return self.key if self.drafter else f"{self.key}-{quantization}"
 
 
+def _shortened(name: str) -> str:
+    """A name for a message, in quotes, where it may be a text given in its place."""
+    return repr(name if len(name) <= 80 else f"{name[:60]}…{name[-10:]}")
+
+
 def _plan(name: str) -> _Plan:
     if not name:
         raise ModelNotFoundError("a model needs a name, and this one is empty")
@@ -86,7 +91,15 @@ def _plan(name: str) -> _Plan:
         notes = {"name": name, "description": "the built-in drafter", "licence": "Apache-2.0"}
         return _Plan(None, key, True, weights=20_000_000, notes=notes, here=drafter)
     path = expanded(name)
-    if path.exists():
+    try:
+        is_here = path.exists()
+    except (OSError, ValueError) as error:  # too long for a path, or a NUL in it
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ModelNotFoundError(
+            f"There is no model {_shortened(name)}: it cannot be looked up ({reason}). Give a "
+            "model's name, a path here or a Hugging Face id."
+        ) from error
+    if is_here:
         if not engine_spec(engine_of(path)).checkpoints:
             return _Plan(path)
         key = f"{path.resolve().stem}-{content_key(path)}"
@@ -100,9 +113,9 @@ def _plan(name: str) -> _Plan:
 
         return _Plan(None, key, fetch=fetch_from_hub, notes={"name": name})
     raise ModelNotFoundError(
-        f"There is no model {name!r}: it is neither a file or folder here, nor a Hugging Face id "
-        "(organisation/model, organisation/model@revision, organisation/model:Q4_K_M), nor one of "
-        f"{', '.join([*PACKAGED_MODELS, DEFAULT_DRAFTER])}."
+        f"There is no model {_shortened(name)}: it is neither a file or folder here, nor a "
+        "Hugging Face id (organisation/model, organisation/model@revision, "
+        f"organisation/model:Q4_K_M), nor one of {', '.join([*PACKAGED_MODELS, DEFAULT_DRAFTER])}."
     )
 
 

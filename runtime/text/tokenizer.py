@@ -280,6 +280,9 @@ class Tokenizer:
         it is text, of which a user may type what he likes.
         """
         render = partial(self.apply_chat, add_generation_prompt=add_generation_prompt)
+        for text in (value for message in messages for value in message.values()):
+            if isinstance(text, str):  # before the template moves its characters
+                _check_text(text)
         found = segments(render, messages, self._markers)
         if found is None:
             return self.encode(render(messages), parse_special=True, add_bos=False)
@@ -456,7 +459,9 @@ def _check_text(text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise OmniDraftError(
-            f"The text is not valid UTF-8 near character {error.start}. Save it as UTF-8."
+            f"A text holds what is no character at position {error.start} "
+            f"(U+{ord(text[error.start]):04X}, a half of one or a byte that was not UTF-8). "
+            "Decode it as UTF-8 first, with errors='replace' if need be."
         ) from error
 
 
