@@ -105,7 +105,7 @@ def _cache() -> Finding:
 
 
 def _models() -> list[Finding]:
-    findings = []
+    findings, any_ready = [], False
     for model in list_models():
         if model.path is None:
             findings.append(
@@ -129,9 +129,12 @@ def _models() -> list[Finding]:
             continue
         if not (model.path / MANIFEST_FILE).is_file():
             continue
-        promise = _promise(Manifest.load(model.path))
-        findings.append(Finding(f"{model.name} {model.quantization}", "ok", promise))
-    if not any(finding.state == "ok" for finding in findings):
+        any_ready = True
+        manifest = Manifest.load(model.path)
+        known = not manifest.invariance or measured_here(manifest)
+        state: State = "ok" if known else "optional"
+        findings.append(Finding(f"{model.name} {model.quantization}", state, _promise(manifest)))
+    if not any_ready:
         findings.append(
             Finding(
                 "Models",

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -664,6 +665,64 @@ def test_a_cache_folder_that_takes_no_lock_is_said(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert b"Nothing can be prepared in" in done.stderr and b"OMNIDRAFT_CACHE" in done.stderr
     assert b"Errno" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+@pytest.mark.parametrize("width", [40, 80])
+def test_tables_in_a_narrow_terminal_cut_neither_names_nor_numbers(
+    world: dict[str, str], tmp_path: Path, width: int
+) -> None:
+    task = "a-task-with-a-name-of-which-nobody-should-have-to-guess-the-end"
+    (tmp_path / "p.jsonl").write_text(
+        "".join(json.dumps({"task": t, "prompt": "The"}) + "\n" for t in (task, "b"))
+    )
+    run(world, "models", "pull", world["target"])
+    bench = f"bench {tmp_path}/p.jsonl $T --max-new-tokens 4 --drafter {world['drafter']}"
+    bench = bench.replace("$T", f"--target {world['target']}")
+    for command, name in [
+        ("models list", world["target"]),
+        ("doctor", world["target"]),
+        (bench, task),
+    ]:
+        command = f"stty cols {width} && {sys.executable} -m omnidraft {command}"
+        leader, follower = os.openpty()
+        environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
+        process = subprocess.Popen(
+            ["bash", "-c", command],
+            stdin=follower,
+            stdout=follower,
+            stderr=subprocess.DEVNULL,
+            env={**environment, "OMNIDRAFT_CACHE": world["cache"], "TERM": "xterm"},
+        )
+        os.close(follower)
+        shown = b""
+        with suppress(OSError):  # that is how a terminal ends
+            while part := os.read(leader, 65536):
+                shown += part
+        os.close(leader)
+        assert process.wait(60) in (0, 1)
+        lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode()).splitlines()
+        assert "…" not in "".join(lines)
+        # The beginnings of the lines, read downwards, hold all of the name.
+        start = 3 if command.endswith("doctor") else 0
+        column = "".join(line[start:].split(" ")[0] for line in lines)
+        assert name in column, "\n".join(lines)
+        if "bench" in command:
+            assert any(line.rstrip().endswith("1/1") for line in lines)
+
+
+def test_prompts_without_a_task_make_one_row(world: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text('{"prompt": "The"}\n')
+    models = ("--target", world["target"], "--drafter", world["drafter"])
+    done = run(world, "bench", str(tmp_path / "p.jsonl"), *models, "--max-new-tokens", "4")
+    assert re.findall(r"^all ", done.stdout.decode(), re.M) == ["all "]
+
+
+def test_doctor_uses_words_where_there_are_no_marks(world: dict[str, str]) -> None:
+    done = run(world, "doctor", environment={"PYTHONIOENCODING": "ascii"})
+    assert re.search(rb"^ok +Python ", done.stdout, re.M)
+    done = run(world, "doctor", environment={"PYTHONIOENCODING": "utf-8"})
+    assert re.search("^✓ +Python ", done.stdout.decode(), re.M)
 
 
 def test_bad_prompt_files(world: dict[str, str], tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from omnidraft.cli import options as opt
-from omnidraft.cli.output import errors, print_json, stdout
+from omnidraft.cli.output import errors, print_json, print_table, stdout
 from omnidraft.runtime.errors import OmniDraftError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def list_(as_json: opt.AsJson = False) -> None:
     table = Table(box=None, pad_edge=False)
     for heading in ("adapter", "drafter", "target", "prompts", "updates", "rank", "size", "used"):
         right = heading in ("prompts", "updates", "rank", "size")
-        table.add_column(heading, justify="right" if right else "left", overflow="fold")
+        table.add_column(heading, justify="right" if right else "left")
     for entry in entries:
         facts: list[str | Text] = [Text("unreadable", "red"), "–", "", "", ""]
         if entry.metadata is not None:
@@ -52,7 +52,7 @@ def list_(as_json: opt.AsJson = False) -> None:
         used = f"{entry.used.astimezone():%Y-%m-%d %H:%M}"
         table.add_row(entry.name, *facts, f"{entry.size / 1e6:.2f} MB", used)
     console = stdout()
-    console.print(table)
+    print_table(table)
     total = sum(entry.size for entry in entries)
     console.print(
         f"{len(entries)} in {store.folder}, {total / 1e6:.1f} of {store.max_bytes / 1e6:.0f} MB",
@@ -76,8 +76,8 @@ def show(name: Name, as_json: opt.AsJson = False) -> None:
         return
     m = adapter.metadata
     table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
+    table.add_column(style="bold")
+    table.add_column()
     rows = {
         "adapter": name,
         "drafter": f"{m.drafter.name}, sha256 {m.drafter.sha256}",
@@ -93,7 +93,7 @@ def show(name: Name, as_json: opt.AsJson = False) -> None:
     }
     for title, text in rows.items():
         table.add_row(title, text)
-    stdout().print(table)
+    print_table(table)
 
 
 @adapters_app.command()

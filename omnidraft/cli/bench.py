@@ -10,7 +10,7 @@ from omnidraft import GenerationOptions, Session
 from omnidraft.cli import options as opt
 from omnidraft.cli.interruption import Interrupted
 from omnidraft.cli.loading import generation_options, open_session
-from omnidraft.cli.output import errors, print_json, stdout, steps
+from omnidraft.cli.output import errors, print_json, print_table, stdout, steps
 from omnidraft.runtime.bench import Comparison, Report, compare, fitting, read_prompts
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION
@@ -128,7 +128,7 @@ def _print_report(report: Report, session: Session, options: GenerationOptions) 
         "speedup",
         "identical",
     ):
-        table.add_column(heading, justify="left" if heading == "task" else "right", no_wrap=True)
+        table.add_column(heading, justify="left" if heading == "task" else "right")
 
     def add(task: str, sums: Comparison, style: str = "") -> None:
         table.add_row(
@@ -144,10 +144,11 @@ def _print_report(report: Report, session: Session, options: GenerationOptions) 
         )
 
     for task, sums in report.tasks.items():
-        add(task, sums)
+        if list(report.tasks) != ["all"]:  # the name of what has none
+            add(task, sums)
     add("all", report.overall, "bold")
     console = stdout()
-    console.print(table)
+    print_table(table)
     for parting in report.partings:
         console.print(
             f"parted: {parting.task}, prompt {parting.prompt}, after {parting.position} tokens; "

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from omnidraft.cli import options as opt
-from omnidraft.cli.output import print_json, stdout
-from omnidraft.runtime.doctor import examine
+from omnidraft.cli.output import print_json, print_table
+from omnidraft.runtime.doctor import State, examine
+
+_MARKS: dict[State, str] = {"ok": "✓", "optional": "–", "problem": "✗"}
+_STYLES: dict[State, str] = {"ok": "green", "optional": "yellow", "problem": "red"}
 
 
 def doctor(as_json: opt.AsJson = False) -> None:
@@ -20,16 +25,27 @@ def doctor(as_json: opt.AsJson = False) -> None:
     if as_json:
         print_json({"findings": [vars(finding) for finding in findings]})
     else:
-        marks = {"ok": ("✓", "green"), "optional": ("–", "yellow"), "problem": ("✗", "red")}
+        marks = (
+            _MARKS if _can_print("".join(_MARKS.values())) else {state: state for state in _MARKS}
+        )
         table = Table(box=None, show_header=False, pad_edge=False)
-        table.add_column(width=1)
-        table.add_column(no_wrap=True)
-        table.add_column(overflow="fold")
+        for _ in ("mark", "subject", "detail"):
+            table.add_column()
         for finding in findings:
             detail = Text(finding.detail)
             if finding.remedy:
                 detail.append(f"\n→ {finding.remedy}", "bold")
-            table.add_row(Text(*marks[finding.state]), finding.subject, detail)
-        stdout().print(table)
+            table.add_row(
+                Text(marks[finding.state], _STYLES[finding.state]), finding.subject, detail
+            )
+        print_table(table)
     if any(finding.state == "problem" for finding in findings):
         raise typer.Exit(1)
+
+
+def _can_print(text: str) -> bool:
+    try:
+        text.encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from omnidraft.cli import options as opt
-from omnidraft.cli.output import errors, print_json, stdout, steps
+from omnidraft.cli.output import errors, print_json, print_table, stdout, steps
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models.catalogue import DEFAULT_QUANTIZATION, Quantization
 from omnidraft.runtime.models.listing import ListedModel, list_models, remove_model, remove_unused
@@ -21,6 +21,10 @@ models_app = typer.Typer(
 )
 
 
+# Columns from which on there is room to describe a model.
+_DESCRIBED = 72
+
+
 @models_app.command("list")
 def list_(as_json: opt.AsJson = False) -> None:
     """List models, known and in the cache."""
@@ -29,7 +33,9 @@ def list_(as_json: opt.AsJson = False) -> None:
         print_json({"models": [_as_dict(model) for model in listed]})
         return
     table = Table(box=None, pad_edge=False)
-    for heading in ("model", "weights", "size", "state", "licence", ""):
+    described = stdout().width >= _DESCRIBED
+    headings = ("model", "weights", "size", "state", "licence")
+    for heading in (*headings, "") if described else headings:
         table.add_column(heading, justify="right" if heading == "size" else "left")
     for model in listed:
         size = f"{model.size / 1e6:.0f} MB" if model.path else "–"
@@ -38,8 +44,8 @@ def list_(as_json: opt.AsJson = False) -> None:
             state += ", source gone"
         # A path in brackets is no markup.
         cells = (model.name, model.quantization or "–", size, state, model.licence)
-        table.add_row(*map(Text, cells), Text(model.description))
-    stdout().print(table)
+        table.add_row(*map(Text, (*cells, model.description) if described else cells))
+    print_table(table)
     if unused := sum(model.size for model in listed if model.unused):
         errors.print(f"{unused / 1e6:.0f} MB are of no use: omnidraft models rm --unused")
 

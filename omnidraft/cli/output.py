@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TextIO
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 
 def discard(stream: TextIO) -> None:
@@ -32,6 +34,8 @@ errors = _Errors(stderr=True, highlight=False, markup=False, emoji=False)
 
 # Columns where nobody watches: wide enough that no table folds its names.
 _WIDE = 200
+# Columns that a name has at least; it is folded to them.
+_NARROWEST = 8
 
 
 class _Output(Console):
@@ -44,6 +48,25 @@ def stdout(*, soft_wrap: bool = False) -> Console:
     """A console for stdout."""
     width = None if sys.stdout.isatty() else _WIDE
     return _Output(highlight=False, markup=False, emoji=False, soft_wrap=soft_wrap, width=width)
+
+
+def print_table(table: Table) -> None:
+    """Print a table to stdout, as wide as the terminal. Names fold; numbers, on the right, do not.
+
+    Where the numbers alone are too wide the lines are longer than the terminal, and cut nowhere.
+    """
+    least = 0
+    for column in table.columns:
+        widest = max(cell_len(str(cell)) for cell in (column.header, *column.cells))
+        if column.justify == "right":
+            column.no_wrap, column.min_width = True, widest
+        else:
+            column.no_wrap, column.overflow = False, "fold"
+            column.min_width = min(widest, _NARROWEST)
+        least += column.min_width + sum(table.padding[1::2])
+    console = stdout()
+    console.width = max(console.width, least)
+    console.print(table)
 
 
 def print_json(value: dict[str, Any]) -> None:
