@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self, TypedDict, Unpack, get_args
 
 from omnidraft.runtime.answer import Answer, Piece
 from omnidraft.runtime.errors import OmniDraftError, OptionError
+from omnidraft.runtime.memory import give_back_memory
 from omnidraft.runtime.options import (
     DEFAULT_DRAFT_CONFIDENCE,
     DEFAULT_DRAFT_LENGTH,
@@ -156,6 +157,8 @@ class Model:
                     stream.close()
         session.close()
         self._open_session = None
+        del session  # the last of its owners
+        give_back_memory()
 
     def __enter__(self) -> Self:
         return self
