@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from omnidraft.runtime.options import GenerationOptions
     from omnidraft.runtime.session import Prompt, Session
     from omnidraft.runtime.statistics import Statistics
+    from omnidraft.streams import AsyncStream, Stream
 
 _HOMES = {
     "omnidraft._native": ("Origin", "SamplingParameters", "Verification"),
@@ -67,12 +68,14 @@ _HOMES = {
     "omnidraft.runtime.options": ("GenerationOptions",),
     "omnidraft.runtime.session": ("Prompt", "Session"),
     "omnidraft.runtime.statistics": ("Statistics",),
+    "omnidraft.streams": ("AsyncStream", "Stream"),
 }
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Answer",
+    "AsyncStream",
     "ContextOverflowError",
     "DamagedFileError",
     "GenerationOptions",
@@ -90,6 +93,7 @@ __all__ = [
     "SamplingParameters",
     "Session",
     "Statistics",
+    "Stream",
     "TokenLogprobs",
     "Verification",
     "load",

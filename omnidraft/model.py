@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
-import math
+import operator
 import re
 import threading
 import weakref
-from collections.abc import AsyncIterator, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypedDict, Unpack, get_args
+from typing import TYPE_CHECKING, NoReturn, Self, TypedDict, Unpack, get_args
 
 from omnidraft.runtime.answer import Answer, Piece
 from omnidraft.runtime.errors import OmniDraftError, OptionError
@@ -25,8 +24,10 @@ from omnidraft.runtime.options import (
     sampling_parameters,
 )
 from omnidraft.runtime.session import Prompt, Session
+from omnidraft.streams import AsyncStream, Stream
 
 if TYPE_CHECKING:
+    from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
     from omnidraft.runtime.engines import Engine
     from omnidraft.runtime.models.catalogue import Quantization
 
@@ -73,7 +74,7 @@ class Model:
     def __init__(self, session: Session) -> None:
         self._open_session: Session | None = session
         self._running: set[threading.Event] = set()
-        self._streams: weakref.WeakSet[Generator[Piece]] = weakref.WeakSet()
+        self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
 
     def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Answer:
         """The whole answer.
@@ -92,23 +93,25 @@ class Model:
         log.debug("%d tokens, %s", len(answer.token_ids), answer.finish_reason)
         return answer
 
-    def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Iterator[Piece]:
+    def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Stream:
         """The answer piece by piece, as it comes.
 
             for piece in model.stream("Why is the sky blue?"):
                 print(piece.text, end="", flush=True)
 
-        Closing or dropping the iterator breaks the answer off.
+        Closing or dropping the stream breaks the answer off. Once it has ended it has a
+        ``finish_reason``, ``stats`` and ``token_ids``, as an answer has.
 
         Raises:
             See ``generate``; options are checked at once, the rest with the first piece.
         """
         _ = self._session
-        stream = self._pieces(prompt, _checked(options))
+        decoders: list[SpeculativeDecoder] = []
+        stream = Stream(self._pieces(prompt, _checked(options), decoders), decoders)
         self._streams.add(stream)
         return stream
 
-    def astream(self, prompt: Prompt, **options: Unpack[Options]) -> AsyncIterator[Piece]:
+    def astream(self, prompt: Prompt, **options: Unpack[Options]) -> AsyncStream:
         """The same for asyncio: the answer is made on a thread, the event loop stays free.
 
             async for piece in model.astream("Why is the sky blue?"):
@@ -120,7 +123,9 @@ class Model:
             See ``stream``.
         """
         _ = self._session
-        return self._pieces_asynchronously(prompt, _checked(options))
+        decoders: list[SpeculativeDecoder] = []
+        pieces = self._pieces_asynchronously(prompt, _checked(options), decoders)
+        return AsyncStream(pieces, decoders)
 
     def cancel(self) -> None:
         """End the answers under way, from any thread: their finish reason is "cancelled"."""
@@ -131,9 +136,14 @@ class Model:
         """The target's token ids of a prompt, as ``generate`` would read it."""
         return self._session.encode(prompt, raw=raw)
 
-    def decode(self, token_ids: list[int]) -> str:
-        """The text of token ids, special ones left out; invalid UTF-8 becomes U+FFFD."""
-        return self._session.target.tokenizer.decode(token_ids)
+    def decode(self, token_ids: Iterable[int]) -> str:
+        """The text of token ids, special ones left out; invalid UTF-8 becomes U+FFFD.
+
+        Raises:
+            OptionError: these are no token ids of the target.
+        """
+        target = self._session.target
+        return target.tokenizer.decode(_token_ids(token_ids, target.model.vocab_size))
 
     def save(self) -> None:
         """Keep what an adapter has learned so far: see ``Session.save``."""
@@ -151,16 +161,14 @@ class Model:
             return
         self.cancel()
         for stream in list(self._streams):
-            # One that runs in another thread ends by being cancelled.
-            if inspect.getgeneratorstate(stream) == inspect.GEN_SUSPENDED:
-                with contextlib.suppress(ValueError):
-                    stream.close()
+            stream._close_if_paused()
         session.close()
         self._open_session = None
         del session  # the last of its owners
         give_back_memory()
 
     def __enter__(self) -> Self:
+        _ = self._session
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -170,6 +178,12 @@ class Model:
             if kind is None:
                 raise
             log.warning("closing: %s", error)  # what went wrong before matters more
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a model can be neither pickled nor copied: it holds what its engine has loaded. Load "
+            "it where it is wanted: omnidraft.load(…)"
+        )
 
     @property
     def _session(self) -> Session:
@@ -186,13 +200,18 @@ class Model:
         finally:
             self._running.discard(cancelled)
 
-    def _pieces(self, prompt: Prompt, options: GenerationOptions) -> Generator[Piece]:
+    # What makes the pieces knows nothing of the stream, which it would keep from being dropped.
+    def _pieces(
+        self, prompt: Prompt, options: GenerationOptions, decoders: list[SpeculativeDecoder]
+    ) -> Generator[Piece, None, None]:
         with self._cancellable() as cancelled:
-            yield from self._session.stream(prompt, options, cancelled=cancelled)
+            yield from self._session.stream(
+                prompt, options, cancelled=cancelled, begun=decoders.append
+            )
 
     async def _pieces_asynchronously(
-        self, prompt: Prompt, options: GenerationOptions
-    ) -> AsyncIterator[Piece]:
+        self, prompt: Prompt, options: GenerationOptions, decoders: list[SpeculativeDecoder]
+    ) -> AsyncGenerator[Piece, None]:
         session = self._session
         loop = asyncio.get_running_loop()
         pieces: asyncio.Queue[Piece | None] = asyncio.Queue()
@@ -209,7 +228,9 @@ class Model:
 
             def work() -> None:
                 try:
-                    for piece in session.stream(prompt, options, cancelled=cancelled):
+                    for piece in session.stream(
+                        prompt, options, cancelled=cancelled, begun=decoders.append
+                    ):
                         tell(piece)
                 except BaseException as error:
                     failure.append(error)
@@ -274,7 +295,11 @@ def load(
         )
     if engine is not None and engine not in (engines := get_args(Engine)):
         raise OptionError(f"engine must be one of {', '.join(engines)}, not {engine!r}")
-    if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait < math.inf:
+    if (
+        isinstance(wait, bool)
+        or not isinstance(wait, int | float)
+        or not 0 <= wait <= threading.TIMEOUT_MAX
+    ):
         raise OptionError(f"wait must be a number of seconds from 0 on, not {wait!r}")
     if adapter is not None and not isinstance(adapter, str):
         raise OptionError(f"adapter must be a name, not {adapter!r}")
@@ -323,6 +348,23 @@ def _checked(options: Options) -> GenerationOptions:
         stop=options.get("stop", ()),
         logprobs=options.get("logprobs"),
     )
+
+
+def _token_ids(token_ids: Iterable[int], width: int) -> list[int]:
+    if isinstance(token_ids, str | bytes | bytearray) or not isinstance(token_ids, Iterable):
+        raise OptionError(f"token_ids must be a list of token ids, not {token_ids!r}")
+    checked = []
+    for each in token_ids:
+        # Not only int: arrays hold whole numbers of their own.
+        if isinstance(each, bool) or not hasattr(each, "__index__"):
+            raise OptionError(f"token_ids must hold token ids, not {each!r}")
+        if not 0 <= (token := operator.index(each)) < width:
+            raise OptionError(
+                f"token_ids holds {token}, and the model's vocabulary ends at {width} tokens, "
+                "which begin with 0"
+            )
+        checked.append(token)
+    return checked
 
 
 def _as_keyword(found: re.Match[str]) -> str:

@@ -97,6 +97,10 @@ def sampling_parameters(
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise OptionError(f"{name} must be a number, not {value!r}")
+        try:
+            float(value)
+        except OverflowError as error:
+            raise OptionError(f"{name} must be a number of ordinary size") from error
     _check_whole("top_k", top_k, 0, 2**31 - 1)
     try:
         return SamplingParameters(temperature, top_k, top_p, min_p, repetition_penalty)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -168,6 +168,7 @@ class Session:
         options: GenerationOptions | None = None,
         *,
         cancelled: threading.Event | None = None,
+        begun: Callable[[SpeculativeDecoder], object] = lambda decoder: None,
     ) -> Iterator[Piece]:
         """Yield the answer as it comes; ``last`` then holds statistics and the finish reason.
 
@@ -177,6 +178,8 @@ class Session:
 
         Args:
             cancelled: ends the answer within a round once it is set, from any thread.
+            begun: told the answer's own decoder when its turn has come; ``last`` is another's as
+                soon as another answer begins.
 
         Raises:
             ModelInUseError: another answer did not end in time: see ``Lease``.
@@ -184,6 +187,7 @@ class Session:
         """
         try:
             with self._answering(options or GenerationOptions(), cancelled) as answering:
+                begun(answering.decoder)
                 yield from answering(prompt)
         except CancelledError:
             return

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import gc
 import inspect
 import logging
+import pickle
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tiny import write_drafter, write_target
 
@@ -130,6 +135,24 @@ def test_a_prompt_of_another_kind_is_refused(model: Model, prompt: Any) -> None:
             call(prompt)
 
 
+@pytest.mark.parametrize("ids", ["x", b"x", None, 5, [1.5], ["x"], [None], [True], [10**9], [-1]])
+def test_what_are_no_token_ids_is_refused(model: Model, ids: Any) -> None:
+    with pytest.raises(OptionError, match="token_ids"):
+        model.decode(ids)
+
+
+def test_token_ids_may_come_from_an_array(model: Model) -> None:
+    tokens = model.encode(PROMPTS[0], raw=True)
+    assert model.decode(tokens) == PROMPTS[0]
+    assert model.decode(np.array(tokens)) == model.decode(iter(tokens)) == PROMPTS[0]
+
+
+@pytest.mark.parametrize("take", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_model_cannot_be_copied(model: Model, take: Callable[[Model], object]) -> None:
+    with pytest.raises(TypeError, match="neither pickled nor copied"):
+        take(model)
+
+
 @pytest.mark.parametrize("draft_length", ["auto", 4, 0])
 @pytest.mark.parametrize("temperature", [0.5, 1.5])
 def test_a_seed_repeats_whatever_was_asked_before(
@@ -155,11 +178,11 @@ def test_a_seed_repeats_whatever_was_asked_before(
         ("max_new_tokens", [-4, 0, 1.5, "12", None, True]),
         ("draft_length", [99, -1, "4", 2.0, None]),
         ("draft_confidence", [-0.1, 1.1, "x", None, float("nan")]),
-        ("temperature", [-1, float("nan"), "hot", None, True]),
-        ("top_k", [-1, 1.5, "x"]),
-        ("top_p", [0, 1.5, "x"]),
-        ("min_p", [-0.1, 1.1]),
-        ("repetition_penalty", [0, -1]),
+        ("temperature", [-1, float("nan"), "hot", None, True, 10**400]),
+        ("top_k", [-1, 1.5, "x", 10**400]),
+        ("top_p", [0, 1.5, "x", 10**400]),
+        ("min_p", [-0.1, 1.1, -(10**400)]),
+        ("repetition_penalty", [0, -1, 10**400]),
         ("seed", [-1, 2**64, 1.5, "x"]),
         ("raw", [1, "yes"]),
         ("max_tokens", [12]),
@@ -193,6 +216,8 @@ def test_wrong_options_are_refused_by_name_before_anything_is_computed(
         ({"threads": 10**6}, "threads must be at most"),
         ({"wait": "long"}, "wait"),
         ({"wait": -1}, "wait"),
+        ({"wait": 10**400}, "wait"),
+        ({"context": 10**400}, "context"),
         ({"wait": float("nan")}, "wait"),
         ({"adapter": 5}, "adapter"),
         ({"drafter": 5}, "drafter"),
@@ -239,7 +264,7 @@ def test_streaming_for_asyncio(model: Model) -> None:
             count += 1
             if count == 3:
                 break
-        await pieces.aclose()  # type: ignore[attr-defined]
+        await pieces.aclose()
         return count
 
     async def all_of_them() -> None:
@@ -267,7 +292,7 @@ def test_what_waits_can_be_cancelled(model: Model) -> None:
     next(stream)
 
     async def wait_and_go() -> None:
-        task = asyncio.create_task(anext(model.astream(PROMPTS[1])))  # type: ignore[arg-type]
+        task = asyncio.create_task(anext(model.astream(PROMPTS[1])))
         await asyncio.sleep(0.1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -308,9 +333,76 @@ def test_closing_ends_what_is_under_way(folders: tuple[Path, Path]) -> None:
     thread.start()
     thread.join(30)
     assert not thread.is_alive() and list(paused) == []
+    assert paused.finish_reason == "cancelled" and len(paused.token_ids) == 1
     with pytest.raises(OmniDraftError, match="closed"):
         list(fresh)
     model.close()
+
+
+def test_a_stream_says_why_it_ended(model: Model) -> None:
+    whole = model.generate(PROMPTS[0], max_new_tokens=12)
+    stop = whole.text[4:7]
+    for options in ({}, {"stop": stop}, {"stop": whole.text[0]}):
+        answer = model.generate(PROMPTS[0], max_new_tokens=12, **options)
+        stream = model.stream(PROMPTS[0], max_new_tokens=12, **options)
+        assert (stream.finish_reason, stream.stats, stream.token_ids) == (None, None, [])
+        assert "".join(piece.text for piece in stream) == answer.text
+        assert model.generate(PROMPTS[1], max_new_tokens=3).finish_reason == "length"
+        assert stream.finish_reason == answer.finish_reason
+        assert stream.token_ids == answer.token_ids and stream.stats is not None
+        assert stream.stats.target_tokens == len(answer.token_ids)
+        stream.close()
+        assert stream.finish_reason == answer.finish_reason, "it had ended"
+
+
+def test_a_stream_that_is_broken_off_was_cancelled(model: Model) -> None:
+    def read_some(stream: omnidraft.Stream) -> None:
+        for _ in range(3):
+            next(stream)
+
+    closed, cancelled, fresh = (model.stream(PROMPTS[0], max_new_tokens=400) for _ in range(3))
+    read_some(closed)
+    closed.close()
+    read_some(cancelled)
+    model.cancel()
+    rest = list(cancelled)
+    fresh.close()
+    for stream, count in ((closed, 3), (cancelled, 3 + len(rest)), (fresh, 0)):
+        assert stream.finish_reason == "cancelled" and list(stream) == []
+        assert len(stream.token_ids) == count and stream.stats is not None
+    failed = model.stream([-1])
+    with pytest.raises(OmniDraftError):
+        next(failed)
+    assert list(failed) == [] and (failed.finish_reason, failed.stats) == (None, None)
+
+
+def test_a_stream_that_is_dropped_gives_the_model_back(folders: tuple[Path, Path]) -> None:
+    """At once, not when garbage is collected."""
+    with omnidraft.load(*folders, threads=1, wait=0) as model:
+        gc.disable()
+        try:
+            stream = model.stream(PROMPTS[0])
+            next(stream)
+            del stream
+            assert model.generate(PROMPTS[0], max_new_tokens=3).token_ids
+        finally:
+            gc.enable()
+
+
+def test_a_stream_for_asyncio_says_why_it_ended(model: Model) -> None:
+    async def read() -> None:
+        answer = await asyncio.to_thread(model.generate, PROMPTS[0], max_new_tokens=12)
+        stream = model.astream(PROMPTS[0], max_new_tokens=12)
+        assert (stream.finish_reason, stream.stats, stream.token_ids) == (None, None, [])
+        assert "".join([piece.text async for piece in stream]) == answer.text
+        assert (stream.finish_reason, stream.token_ids) == ("length", answer.token_ids)
+        assert stream.stats is not None and stream.stats.target_tokens == 12
+        broken = model.astream(PROMPTS[0], max_new_tokens=400)
+        await anext(broken)
+        await broken.aclose()
+        assert broken.finish_reason == "cancelled" and len(broken.token_ids) == 1
+
+    asyncio.run(read())
 
 
 def test_closing(folders: tuple[Path, Path]) -> None:
@@ -324,6 +416,8 @@ def test_closing(folders: tuple[Path, Path]) -> None:
     for call in (model.generate, model.stream, model.encode):
         with pytest.raises(OmniDraftError, match="closed"):
             call(PROMPTS[0])
+    with pytest.raises(OmniDraftError, match="closed"), model:
+        raise AssertionError("it was entered")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what a process takes")
