@@ -38,20 +38,21 @@ class Answer:
         token_ids: of the target, an end-of-text token included.
         finish_reason: "stop": the model or a stop string ended it; "length": it was cut at
             ``max_new_tokens`` or at the end of the context; "cancelled".
-        statistics: what was drafted and accepted, and where the time went.
+        stats: what was drafted and accepted, and where the time went; ``statistics`` is another
+            name for it.
         logprobs: of each of ``token_ids``; None: they were not asked for.
     """
 
     text: str
     token_ids: list[int]
     finish_reason: str
-    statistics: Statistics
+    stats: Statistics
     logprobs: list[TokenLogprobs] | None = None
 
     @property
-    def stats(self) -> Statistics:
-        """``statistics``."""
-        return self.statistics
+    def statistics(self) -> Statistics:
+        """``stats``."""
+        return self.stats
 
 
 class AnswerText:

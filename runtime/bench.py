@@ -60,8 +60,8 @@ class Comparison:
     def add(self, plain: Answer, speculative: Answer) -> None:
         self.prompts += 1
         self.identical += plain.token_ids == speculative.token_ids
-        self.plain += plain.statistics
-        self.speculative += speculative.statistics
+        self.plain += plain.stats
+        self.speculative += speculative.stats
 
     @property
     def speedup(self) -> float:

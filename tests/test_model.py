@@ -43,6 +43,7 @@ def test_an_answer_says_what_it_is(model: Model) -> None:
     answer = model.generate(PROMPTS[0], max_new_tokens=12)
     assert answer.token_ids == plain.token_ids and answer.text == plain.text
     assert answer.finish_reason == "length" and answer.stats.target_tokens == 12
+    assert answer.statistics is answer.stats
     assert model.decode(answer.token_ids) == answer.text
     assert "".join(p.text for p in model.stream(PROMPTS[0], max_new_tokens=12)) == answer.text
 

@@ -52,7 +52,7 @@ class LearningRun:
                 answer = self.session.generate(prompt.prompt, options)
                 if self.trainer.full:
                     self.trainer.drain()
-                self._recent.append(answer.statistics)
+                self._recent.append(answer.stats)
                 sums = Statistics()
                 for statistics in self._recent:
                     sums += statistics
