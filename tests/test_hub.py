@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import errno
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hub import Hub, stand_in_hub
 from tiny import write_target
 
-from omnidraft.runtime.errors import ModelNotFoundError, OmniDraftError
+from omnidraft.runtime.errors import MissingDependencyError, ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.models import load_model
 from omnidraft.runtime.models.hub import HubName, fetch_hub, hub_name
 from omnidraft.runtime.models.resolve import resolve, resolve_checkpoint
@@ -43,6 +45,19 @@ def fill_in_parts(hub: Hub, count: int = 3) -> list[str]:
     index = {"weight_map": {f"weight.{i}": part for i, part in enumerate(parts)}}
     (hub.folder / "model.safetensors.index.json").write_text(json.dumps(index))
     return parts
+
+
+@pytest.mark.parametrize("missing", ["torch", "transformers"])
+def test_nothing_is_fetched_for_an_engine_that_is_not_installed(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    if missing == "transformers":
+        monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    monkeypatch.setitem(sys.modules, missing, None)
+    fill(hub, "config.json", "tokenizer.json", "model.safetensors")
+    with pytest.raises(MissingDependencyError, match=rf"{missing}.*omnidraft\[transformers\]"):
+        load_model("someone/tiny", engine="transformers")
+    assert hub.got == [] and hub.revisions == []
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ class EngineSpec:
         takes_context: whether the longest sequence can be chosen.
         checkpoints: whether it runs checkpoints as they were published. Unless such an engine is
             asked for by name, checkpoints are converted.
+        check: raises MissingDependencyError where a package is missing that it needs for any model.
     """
 
     load: Callable[[Path, int, int | None], CausalModel]
@@ -42,6 +43,7 @@ class EngineSpec:
     what: str = ""
     takes_context: bool = False
     checkpoints: bool = False
+    check: Callable[[], None] = lambda: None
 
 
 def engine_spec(engine: Engine) -> EngineSpec:

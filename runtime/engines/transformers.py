@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +41,13 @@ class TransformersModel:
         dtype: str | None = None,
         threads: int = 2,
     ) -> None:
-        try:
-            import torch
-            import transformers
+        _check()
+        import torch
+        import transformers
 
-            if path.is_file():
+        if path.is_file():
+            with _extra():
                 import accelerate  # noqa: F401 -- transformers reads GGUF files only with it
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"This engine needs {error.name}: pip install 'omnidraft[transformers]'"
-            ) from error
         self._torch: Any = torch
         self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         if self._device == "cpu":
@@ -129,9 +127,26 @@ class TransformersModel:
         self._length = length
 
 
+@contextmanager
+def _extra() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"This engine needs {error.name}: pip install 'omnidraft[transformers]'"
+        ) from error
+
+
+def _check() -> None:
+    with _extra():
+        import torch  # noqa: F401
+        import transformers  # noqa: F401
+
+
 ENGINE = EngineSpec(
     load=lambda path, threads, _: TransformersModel(path, threads=threads),
     opens=is_checkpoint,
     what="a GGUF file; a folder with config.json and *.safetensors or pytorch_model.bin",
     checkpoints=True,
+    check=_check,
 )

@@ -81,6 +81,8 @@ def load_model(
             f"threads must be at most {most} here, not {threads}: more than there are cores wait "
             "for each other"
         )
+    if engine is not None:
+        engine_spec(engine).check()  # before much is fetched for it
     if engine is not None and engine_spec(engine).checkpoints:
         path = resolve_checkpoint(name, progress=progress)
     else:
