@@ -29,6 +29,7 @@ from typer.testing import CliRunner
 from omnidraft import SamplingParameters
 from omnidraft.cli import adapt as adapt_command
 from omnidraft.cli.app import app
+from omnidraft.cli.interruption import Interrupted
 from omnidraft.export.learnable import learnable_drafter
 from omnidraft.runtime.answer import Answer
 from omnidraft.runtime.decoding.decoder import Round, SpeculativeDecoder
@@ -1247,6 +1248,50 @@ def test_whoever_adapts_learns_where_learning_had_stopped(
     done = CliRunner().invoke(app, [*arguments, "--max-new-tokens", "8"])
     assert done.exit_code == 0, done.output
     assert "2 updates from 4 prompts" in done.output
+
+
+@pytest.mark.parametrize("answered", [0, 2])
+@pytest.mark.parametrize("there", [False, True])
+def test_an_adaptation_that_is_interrupted_keeps_what_it_learned(
+    world: World,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    answered: int,
+    there: bool,
+) -> None:
+    """And leaves no adapter of nothing."""
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS[:4]))
+    monkeypatch.setattr(adapt_command, "open_models", lambda *a, **k: (world.target, world.drafter))
+    monkeypatch.setenv("OMNIDRAFT_DATA", str(tmp_path))
+    store = AdapterStore(tmp_path / "adapters")
+    if there:
+        session = world.session("interrupted", interval=1)
+        session.generate(PROMPTS[0], OPTIONS)
+        session.save()
+        store.save("interrupted", world.store.read("interrupted"))
+    before = [path.read_bytes() for path in store.folder.glob("*.adapter")]
+    generate, calls = Session.generate, 0
+
+    def interrupted(self: Session, *arguments: Any, **options: Any) -> Answer:
+        nonlocal calls
+        if calls == answered:
+            raise Interrupted(2)
+        calls += 1
+        return generate(self, *arguments, **options)
+
+    monkeypatch.setattr(Session, "generate", interrupted)
+    arguments = ["adapt", str(prompts), "--target", "x", "--adapter", "interrupted"]
+    with pytest.raises(Interrupted):
+        app([*arguments, "--max-new-tokens", "8"], standalone_mode=False)
+    said = capsys.readouterr()
+    after = [path.read_bytes() for path in store.folder.glob("*.adapter")]
+    if answered:
+        assert "2 of 4 prompts were answered" in said.err and len(after) == 1 and after != before
+    else:
+        assert "nothing was learned yet" in said.err and after == before
+        assert ("stays as it was" if there else "has not begun") in said.err and not said.out
 
 
 @pytest.mark.parametrize("budget", ["0.5", "1"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -573,7 +574,15 @@ def test_the_command_lists_and_shows(home: AdapterStore) -> None:
     assert shown["lora"] == {"lora.0.qkv.A": [5, 3], "lora.0.qkv.B": [3, 7]}
     assert shown["ngrams_bytes"] == 40
     text = command("show", "math")
-    assert "[0.25, 0.5]" in text and "rank 3" in text
+    assert "rank 3" in text and "1,234 prompts" in text
+    figures = {"learning": {"promotions": 2, "rollbacks": 1, "recent": [0.5], "stopped": False}}
+    adapter = small(1, prompts=9, updates=3, figures=figures)
+    home.save("trying", dataclasses.replace(adapter, lora={}, optimizer=adapter.lora))
+    text = command("show", "trying")
+    assert "3 updates from 9 prompts; 2 came into use, 1 rolled back" in text
+    assert "none in use yet" in text and "{" not in text and "rank" not in text
+    home.save("trying", small(1, figures={"learning": ["of", "another", "kind"], "head": None}))
+    assert "0 updates from 0 prompts" in command("show", "trying")
     with pytest.raises(DamagedFileError):
         command("show", "bad")
     with pytest.raises(ModelNotFoundError, match="omnidraft adapters list"):

@@ -151,7 +151,10 @@ def adapt(
     except Interrupted as error:
         interruption = error
     finally:
-        run.learner.close()
+        if run.curve:
+            run.learner.close()
+        else:
+            run.trainer.close()  # saving would leave an adapter of nothing
     after = None
     if tests and interruption is None:
         after = _measure(
@@ -163,6 +166,13 @@ def adapt(
             "after",
             as_json,
         )
+    if interruption is not None and not run.curve:
+        errors.print(
+            f"\nNo prompt was answered: nothing was learned yet. The adapter {adapter} "
+            + ("stays as it was." if _exists(store, adapter) else "has not begun."),
+            soft_wrap=True,
+        )
+        raise interruption
     report = run.as_dict()
     if before is not None and after is not None:
         report |= {"before": before.overall.as_dict(), "after": after.overall.as_dict()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,7 +15,7 @@ from omnidraft.cli.output import errors, print_json, print_table, stdout
 from omnidraft.runtime.errors import OmniDraftError
 
 if TYPE_CHECKING:
-    from omnidraft.runtime.learning.adapter import Adapter, Arrays
+    from omnidraft.runtime.learning.adapter import Adapter, Arrays, Metadata
     from omnidraft.runtime.learning.store import AdapterStore, StoredAdapter
 
 adapters_app = typer.Typer(
@@ -67,7 +66,8 @@ def list_(as_json: opt.AsJson = False) -> None:
 def show(name: Name, as_json: opt.AsJson = False) -> None:
     """Show an adapter, and check it.
 
-    Shown is whose it is and what it holds; all of it is compared with its checksums.
+    Shown is whose it is and what it holds; all of it is compared with its checksums. --json also
+    tells the learner's state.
     """
     store = _store()
     adapter = store.read(name)
@@ -84,12 +84,15 @@ def show(name: Name, as_json: opt.AsJson = False) -> None:
         "target": f"{m.target.name}, sha256 {m.target.sha256}",
         "created": f"{m.created.astimezone():%Y-%m-%d %H:%M:%S}",
         "updated": f"{m.updated.astimezone():%Y-%m-%d %H:%M:%S}",
-        "learned": f"{m.updates:,} updates from {m.prompts:,} prompts",
-        "LoRA": f"rank {m.rank}, {_size(adapter.lora):,} bytes" if adapter.lora else "none",
-        "n-grams": f"{len(adapter.ngrams):,} bytes" if adapter.ngrams else "none",
-        "head": f"{_size(adapter.head):,} bytes" if adapter.head else "none",
-        "optimizer": f"{_size(adapter.optimizer):,} bytes" if adapter.optimizer else "none",
-        **{figure: json.dumps(value) for figure, value in m.figures.items()},
+        "learned": _learned(m),
+        "weights": _weights(adapter),
+        "n-grams": _megabytes(len(adapter.ngrams)) if adapter.ngrams else "none",
+        "head": _head(adapter),
+        "optimizer": (
+            f"{_megabytes(_size(adapter.optimizer))}, to go on learning from"
+            if adapter.optimizer
+            else "none"
+        ),
     }
     for title, text in rows.items():
         table.add_row(title, text)
@@ -197,6 +200,55 @@ def _adapter_as_dict(adapter: Adapter) -> dict[str, Any]:
         "head": {key: list(values.shape) for key, values in adapter.head.items()},
         "optimizer": {key: list(values.shape) for key, values in adapter.optimizer.items()},
     }
+
+
+def _learned(metadata: Metadata) -> str:
+    text = f"{_count(metadata.updates, 'update')} from {_count(metadata.prompts, 'prompt')}"
+    figures = metadata.figures.get("learning")
+    if not isinstance(figures, dict):
+        return text
+    parts = [
+        f"{number:,} {what}"
+        for key, what in (
+            ("promotions", "came into use"),
+            ("rollbacks", "rolled back"),
+            ("withdrawals", "withdrawn"),
+        )
+        if isinstance(number := figures.get(key), int) and (number or key == "promotions")
+    ]
+    if figures.get("stopped") is True:
+        parts.append("stopped, nothing more to gain")
+    return "; ".join([text, ", ".join(parts)]) if parts else text
+
+
+def _weights(adapter: Adapter) -> str:
+    if adapter.lora:
+        return f"a LoRA of rank {adapter.rank}, {_megabytes(_size(adapter.lora))}"
+    if adapter.optimizer:
+        return "none in use yet: what is being learned has not proved better"
+    return "none yet"
+
+
+def _head(adapter: Adapter) -> str:
+    if not adapter.head:
+        return "none"
+    text = _megabytes(_size(adapter.head))
+    figures = adapter.metadata.figures.get("head")
+    if not isinstance(figures, dict):
+        return text
+    state = "decides" if figures.get("in_use") is True else "does not decide yet"
+    updates = figures.get("updates")
+    return f"{text}, {state}" + (
+        f"; {_count(updates, 'update')}" if isinstance(updates, int) else ""
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.2f} MB"
 
 
 def _size(arrays: Arrays) -> int:
