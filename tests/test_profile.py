@@ -12,6 +12,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -22,6 +23,8 @@ from pydantic import ValidationError
 from tiny import write_drafter, write_target
 from toy import ToyModel, toy_pair
 
+from omnidraft.cli.app import app
+from omnidraft.cli.interruption import Interrupted
 from omnidraft.runtime.decoding.costs import load_costs
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
 from omnidraft.runtime.engines.model import CausalModel
@@ -37,6 +40,7 @@ from omnidraft.runtime.profiling.devices import (
 from omnidraft.runtime.profiling.energy import open_meter
 from omnidraft.runtime.profiling.html import render_html
 from omnidraft.runtime.profiling.machine import describe_machine
+from omnidraft.runtime.profiling.measurement import Measurement
 from omnidraft.runtime.profiling.memory import (
     MemoryCap,
     MemoryCapError,
@@ -189,6 +193,42 @@ def test_the_table_shows_both_ways(world: dict[str, str]) -> None:
     for word in ("speedup", "1 of 1 answers identical", "target pass, 1 row", "weights", "energy"):
         assert word in done.stdout
     assert not re.search(r"…", done.stdout)
+
+
+@pytest.mark.parametrize("answers", [1, 5])
+def test_an_interruption_leaves_the_repeats_that_are_complete(
+    world: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    answers: int,
+) -> None:
+    """Of one prompt, which a repeat answers twice."""
+    answer, calls = Measurement.answer, 0
+
+    def interrupted(self: Measurement, *arguments: Any) -> list[int]:
+        nonlocal calls
+        if calls == answers:
+            raise Interrupted(2)
+        calls += 1
+        return answer(self, *arguments)
+
+    monkeypatch.setattr(Measurement, "answer", interrupted)
+    monkeypatch.setenv("OMNIDRAFT_CACHE", world["cache"])
+    html = tmp_path / "report.html"
+    arguments = ["profile", world["prompts"], "--target", world["target"], "--limit", "1"]
+    arguments += ["--drafter", world["drafter"], "--max-new-tokens", "8", "--repeat", "3"]
+    with pytest.raises(Interrupted):
+        app([*arguments, "--json", "--html", str(html)], standalone_mode=False)
+    said = capsys.readouterr()
+    if answers == 1:
+        assert said.out == "" and not html.exists()
+        return
+    report = json.loads(said.out)
+    assert report["settings"]["repeats"] == len(report["speedup"]["repeats"]) == 2
+    tokens = report["plain"]["tokens"]
+    assert tokens == report["speculative"]["tokens"] == report["plain"]["token"]["count"] == 16
+    assert "first 2 of 3 repeats" in said.err and html.exists()
 
 
 def test_built_in_prompts(world: dict[str, str]) -> None:

@@ -10,7 +10,8 @@ import typer
 from rich.table import Table
 
 from omnidraft.cli import options as opt
-from omnidraft.cli.output import print_json, stdout, steps
+from omnidraft.cli.interruption import Interrupted
+from omnidraft.cli.output import errors, print_json, stdout, steps
 from omnidraft.runtime.bench import read_prompts
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION
@@ -93,14 +94,32 @@ def profile(
     )
     if html is not None:
         check_place(html)
-    with steps("loading", quiet=as_json) as show:
-        result = measure(request, show)
-    if html is not None:
-        write_html(result, html)
-    if as_json:
-        print_json(result.model_dump(mode="json"))
-    else:
-        _print(result)
+
+    def show_result(result: Profile) -> None:
+        if html is not None:
+            write_html(result, html)
+        if as_json:
+            print_json(result.model_dump(mode="json"))
+        else:
+            _print(result)
+
+    done: Profile | None = None
+
+    def told(so_far: Profile) -> None:
+        nonlocal done
+        done = so_far
+
+    try:
+        with steps("loading", quiet=as_json) as show:
+            result = measure(request, show, told)
+    except Interrupted:
+        if done is not None:
+            show_result(done)
+            errors.print(
+                f"\nThese figures are of the first {done.settings.repeats} of {repeat} repeats."
+            )
+        raise
+    show_result(result)
 
 
 def _print(result: Profile) -> None:

@@ -81,11 +81,16 @@ class Request:
     device: DeviceProfile | None = None
 
 
-def profile(request: Request, progress: Progress = lambda step, fraction: None) -> Profile:
+def profile(
+    request: Request,
+    progress: Progress = lambda step, fraction: None,
+    told: Callable[[Profile], None] = lambda so_far: None,
+) -> Profile:
     """Measure latency, throughput, memory and energy. Decoding is greedy.
 
     Args:
         progress: told each step, and what fraction of it is done.
+        told: given the profile of the repeats so far after each of them but the last.
 
     Raises:
         ModelNotFoundError, DamagedFileError, MissingDependencyError: see ``load_model``.
@@ -121,7 +126,22 @@ def profile(request: Request, progress: Progress = lambda step, fraction: None) 
             if one != other:
                 parted.add(index)
             loaded.check("after an answer")
+        if repeat + 1 < request.repeats:
+            so_far = replace(request, repeats=repeat + 1)
+            told(_profile(so_far, loaded, session, plain, speculative, meter, len(parted)))
+    return _profile(request, loaded, session, plain, speculative, meter, len(parted))
 
+
+def _profile(
+    request: Request,
+    loaded: _Loaded,
+    session: Session,
+    plain: Measurement,
+    speculative: Measurement,
+    meter: EnergyMeter,
+    parted: int,
+) -> Profile:
+    """What was measured, of so many repeats as ``request`` says."""
     ratios = [b / a for a, b in zip(plain.speeds(), speculative.speeds(), strict=True)]
     return Profile(
         created=datetime.now(UTC),
@@ -147,7 +167,7 @@ def profile(request: Request, progress: Progress = lambda step, fraction: None) 
             lowest=min(ratios),
             highest=max(ratios),
             repeats=ratios,
-            identical=len(request.prompts) - len(parted),
+            identical=len(request.prompts) - parted,
         ),
         memory=_memory(session, loaded),
         energy=_energy(meter, plain, speculative),
