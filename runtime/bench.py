@@ -120,7 +120,9 @@ def read_prompts(path: Path, limit: int | None = None) -> list[Prompt]:
             f"{path} is not valid UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}"
         ) from error
     except OSError as error:
-        raise OmniDraftError(f"the prompts cannot be read: {error}") from error
+        raise OmniDraftError(
+            f"the prompts cannot be read from {path}: {error.strerror or error}"
+        ) from error
     prompts: list[Prompt] = []
     for number, line in enumerate(lines, 1):
         if limit is not None and len(prompts) >= limit:
@@ -128,12 +130,10 @@ def read_prompts(path: Path, limit: int | None = None) -> list[Prompt]:
         if not line.strip():
             continue
         try:
-            prompts.append(_prompt_of(json.loads(line)))
-        except OptionError as error:
-            raise OmniDraftError(f"{path}, line {number}: {error}") from error
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            prompts.append(_prompt(line))
+        except ValueError as error:
             raise OmniDraftError(
-                f'{path}, line {number}: expected a JSON object such as {{"task": "math", '
+                f'{path}, line {number}: {error}. Expected is an object such as {{"task": "math", '
                 f'"prompt": "What is 2 + 2?"}}'
             ) from error
     if not prompts:
@@ -141,16 +141,40 @@ def read_prompts(path: Path, limit: int | None = None) -> list[Prompt]:
     return prompts
 
 
-def _prompt_of(entry: dict[str, Any]) -> Prompt:
-    task: str = entry.get("task", "all")
-    task.encode()  # half a surrogate pair is no text
+def _prompt(line: str) -> Prompt:
+    """A line of a prompt file.
+
+    Raises:
+        ValueError: what is wrong with it.
+    """
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("it is not JSON") from error
+    if not isinstance(entry, dict):
+        raise ValueError("it is JSON, but no object")
+    task = _text(entry, "task") if "task" in entry else "all"
     if "messages" not in entry:
-        prompt: str = entry["prompt"]
-        prompt.encode()
-        return Prompt(task, prompt)
+        if "prompt" not in entry:
+            raise ValueError("it has neither a field `prompt` nor `messages`")
+        return Prompt(task, _text(entry, "prompt"))
     if "prompt" in entry:
-        raise OptionError("a line has a prompt or messages, not both")
-    return Prompt(task, checked_messages(entry["messages"]))
+        raise ValueError("it has a prompt or messages, not both")
+    try:
+        return Prompt(task, checked_messages(entry["messages"]))
+    except OptionError as error:
+        raise ValueError(str(error)) from error
+
+
+def _text(entry: dict[str, Any], name: str) -> str:
+    text = entry[name]
+    if not isinstance(text, str):
+        raise ValueError(f"its field `{name}` is not a text")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"its field `{name}` holds half a character") from error
+    return text
 
 
 def fitting(session: Session, prompts: Sequence[Prompt], *, raw: bool = False) -> list[Prompt]:

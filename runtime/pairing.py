@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -112,9 +113,11 @@ class Pairing:
             self._ngram_file.parent.mkdir(parents=True, exist_ok=True)
             self.cache.save(self._ngram_file)
         except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else error
             raise OmniDraftError(
-                f"the n-gram cache cannot be written ({error}); free some disk space, or set "
-                "OMNIDRAFT_CACHE to a folder that can be written"
+                f"the n-gram cache cannot be kept: {reason}. Set OMNIDRAFT_CACHE "
+                f"to a folder that can be written, with free space; now it is in "
+                f"{self._ngram_file.parent}"
             ) from error
 
     def _policy(self, options: GenerationOptions) -> DraftLengthPolicy:

@@ -128,7 +128,9 @@ def test_figures_are_numbers(value: float) -> None:
 
 
 def test_no_bundle(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match="no bundle"):
+    with pytest.raises(ModelNotFoundError, match="is no bundle"):
+        Bundle.load(tmp_path)
+    with pytest.raises(ModelNotFoundError, match="nowhere does not exist"):
         Bundle.load(tmp_path / "nowhere")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -536,7 +537,11 @@ def test_the_ngram_cache_survives_and_a_damaged_one_is_set_aside(world: dict[str
         (["--prompt", "x", "--temperature", "warm"], b"", "must be a number, not warm"),
         (["--prompt", "x", "--top-p", "0"], b"", "top-p must be"),
         (["--prompt", "x", "--repetition-penalty", "1e-300"], b"", "penalty must be between 0.01"),
-        (["--prompt", "x", "--min-p", "2"], b"", "min-p must be"),
+        (["--prompt", "x", "--min-p", "2"], b"", "min-p must be between 0 and 1, not 2 $"),
+        (["--prompt", "x", "--temperature", "1e300"], b"", r"and 100, not 1e\+300 $"),
+        (["--prompt", "x", "--threads", "9999"], b"", "threads must be at most .*, not 9999"),
+        (["--prompt", "x", "--engine", "external-onnx"], b"", "holds a model for the engine onnx"),
+        (["--prompt", "x", "--engine", "qnn"], b"", "holds a model for the engine onnx"),
         (["--prompt", "x", "--verification", "fast"], b"", "one of exact, paper, not fast"),
         (["--prompt", "x", "--quantization", "3bit"], b"", "one of 4bit, 8bit, float32, not"),
         (["--prompt", "x", "--draft-length", "99"], b"", "draft-length"),
@@ -739,7 +744,46 @@ def test_bad_prompt_files(world: dict[str, str], tmp_path: Path) -> None:
         done = run(world, "bench", str(path), "--target", world["target"])
         assert done.returncode == 2
         assert message in re.sub(r"\s+", " ", done.stderr.decode())
-    assert run(world, "bench", "/no/such.jsonl", "--target", world["target"]).returncode == 2
+    done = run(world, "bench", "/no/such.jsonl", "--target", world["target"])
+    assert done.returncode == 2
+    assert done.stderr == (
+        b"error: the prompts cannot be read from /no/such.jsonl: No such file or directory\n"
+    )
+
+
+def test_what_is_no_bundle_is_told_from_what_is_not_there(
+    world: dict[str, str], tmp_path: Path
+) -> None:
+    for folder, problem in [(tmp_path / "none", "does not exist"), (tmp_path, "is no bundle")]:
+        done = run(world, "inspect", str(folder))
+        assert done.returncode == 2
+        assert f"{folder} {problem}" in done.stderr.decode()
+        assert b"`omnidraft export`" in done.stderr
+
+
+def test_an_ngram_cache_that_cannot_be_kept_costs_no_answer(
+    world: dict[str, str], tmp_path: Path
+) -> None:
+    models = ("--target", world["target"], "--drafter", world["drafter"])
+    run(world, "generate", "The", *models, "--max-new-tokens", "1")
+    (tmp_path / "models").symlink_to(Path(world["cache"]) / "models")
+    (tmp_path / "ngrams").write_text("no folder")
+    done = run({"cache": str(tmp_path)}, "generate", "The", *models, "--max-new-tokens", "9")
+    assert done.returncode == 0 and done.stdout
+    said = done.stderr.decode()
+    assert "the n-gram cache cannot be kept: " in said and "OMNIDRAFT_CACHE" in said
+    assert "Errno" not in said
+
+
+def test_a_removal_that_is_refused_is_called_one(world: dict[str, str], tmp_path: Path) -> None:
+    run(world, "models", "pull", world["target"])
+    shutil.copytree(Path(world["cache"]) / "models", tmp_path / "models")
+    for lock in list((tmp_path / "models").glob("*.lock")):
+        lock.unlink()
+    for folder in list((tmp_path / "models").iterdir()):
+        folder.with_name(f"{folder.name}.lock").mkdir()
+    done = run({"cache": str(tmp_path)}, "models", "rm", world["target"])
+    assert done.returncode == 2 and b"Nothing can be removed in" in done.stderr
 
 
 def test_ctrl_c_in_mid_stream(world: dict[str, str]) -> None:

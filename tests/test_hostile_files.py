@@ -310,6 +310,19 @@ def test_counts_of_a_gguf_are_bounded(tmp_path: Path, content: bytes) -> None:
             read_gguf(path)
 
 
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(b"", "it is empty"), (b"GG", "it is cut off"), (b"GGUF\x03\0\0\0\x01", "it is cut off")],
+)
+def test_a_gguf_that_is_cut_short_is_told_in_words(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
+    path = tmp_path / "short.gguf"
+    path.write_bytes(content)
+    with pytest.raises(DamagedFileError, match=rf"GGUF file \({reason}\)\. Fetch"):
+        read_gguf(path)
+
+
 def test_a_list_longer_than_any_vocabulary(tmp_path: Path) -> None:
     path = tmp_path / "tiny.gguf"
     count = 1 << 24

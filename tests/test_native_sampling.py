@@ -182,7 +182,7 @@ def test_other_errors() -> None:
         (
             "repetition_penalty",
             [0.0, 1e-300, -1, 101, np.nan],
-            "repetition penalty must be between 0.01 and 100",
+            "repetition-penalty must be between 0.01 and 100",
         ),
     ],
 )

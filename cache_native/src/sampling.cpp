@@ -8,6 +8,7 @@
 #include <limits>
 #include <numeric>
 #include <stdexcept>
+#include <sstream>
 #include <string>
 
 #include "rows.h"
@@ -36,8 +37,9 @@ Span<const float> block_of(Span<const float> row, std::size_t begin) {
 
 void require(bool condition, const char* name, const char* range, double value) {
   if (!condition) {
-    throw std::invalid_argument(std::string(name) + " must be " + range + ", not " +
-                                std::to_string(value));
+    std::ostringstream message;  // which writes a number shortly, unlike std::to_string
+    message << name << " must be " << range << ", not " << value;
+    throw std::invalid_argument(message.str());
   }
 }
 
@@ -50,7 +52,7 @@ void SamplingParameters::validate() const {
   require(top_p > 0 && top_p <= 1, "top-p", "above 0 and at most 1", top_p);
   require(min_p >= 0 && min_p <= 1, "min-p", "between 0 and 1", min_p);
   // Logits, which are divided by it, stay far from overflow.
-  require(repetition_penalty >= 0.01 && repetition_penalty <= 100, "repetition penalty",
+  require(repetition_penalty >= 0.01 && repetition_penalty <= 100, "repetition-penalty",
           "between 0.01 and 100", repetition_penalty);
 }
 

@@ -129,7 +129,7 @@ Context = Annotated[
         show_default="the model's own",
     ),
 ]
-Threads = Annotated[int, typer.Option(**whole(1, 256), help="Threads for one pass of the target.")]
+Threads = Annotated[int, typer.Option(**whole(1), help="Threads for one pass of the target.")]
 MeasuringThreads = Annotated[
     int,
     typer.Option(**whole(1, 256), help="Threads to measure parity and latency with."),

@@ -168,8 +168,9 @@ class Costs:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise OmniDraftError(
-                f"the measured costs cannot be written ({error}); free some disk space, or set "
-                "OMNIDRAFT_CACHE to a folder that can be written"
+                f"the measured costs cannot be kept: {error.strerror or error}. Set "
+                "OMNIDRAFT_CACHE to a folder that can be written, with free space; now they are in "
+                f"{self._path.parent}"
             ) from error
         for curve in curves:
             curve.has_moved = False

@@ -258,16 +258,16 @@ def check_prompt(target: CausalModel, length: int) -> None:
     excess = length - target.max_length + 1
     if excess <= 0:
         return
+    least = "1 token or more" if excess == 1 else f"{excess} tokens or more"
     own = target.own_length if isinstance(target, LimitedContext) else target.max_length
     if own > target.max_length:
         raise ContextOverflowError(
             f"the prompt has {length} tokens, but the context was limited to {target.max_length} "
-            f"of the model's {own}; raise it with --context, or shorten the prompt by {excess} "
-            "tokens or more"
+            f"of the model's {own}; raise it with --context, or shorten the prompt by {least}"
         )
     raise ContextOverflowError(
         f"the prompt has {length} tokens, but the model's context holds {own}; shorten the prompt "
-        f"by {excess} tokens or more"
+        f"by {least}"
     )
 
 

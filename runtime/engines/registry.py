@@ -79,6 +79,24 @@ def engine_of(path: Path) -> Engine:
     raise ModelNotFoundError(f"{path} holds no model. Known are: {'; '.join(known)}.")
 
 
+def _check_engine(path: Path, engine: Engine) -> None:
+    """Refuse an engine that was asked for, where the path is made for another one.
+
+    Raises:
+        OptionError: the path is made for another one.
+        DamagedFileError: a bundle's manifest cannot be read.
+    """
+    # What others made may hold several forms of a model; what was made here holds one.
+    made_here = (path / BUNDLE_FILE).is_file() or engine_spec("onnx").opens(path)
+    if not made_here or (fitting := engine_of(path)) == engine:
+        return
+    what = engine_spec(fitting).what or "a bundle"
+    raise OptionError(
+        f"the engine {engine} cannot run {path}, which holds a model for the engine {fitting} "
+        f"({what}). Leave the engine out, or name {fitting}"
+    )
+
+
 def open_engine(
     path: Path, engine: Engine | None = None, *, threads: int = 2, context: int | None = None
 ) -> CausalModel:
@@ -91,12 +109,16 @@ def open_engine(
         context: longest sequence in tokens; None: the engine's default.
 
     Raises:
-        OptionError: the engine takes no ``context``, or there is no such engine.
+        OptionError: the engine takes no ``context``, the path is made for another engine, or there
+            is no such engine.
         ModelNotFoundError: the path holds no model that the engine runs.
         DamagedFileError: a file cannot be read.
         MissingDependencyError: the engine needs an optional package.
     """
-    engine = engine or engine_of(path)
+    if engine is None:
+        engine = engine_of(path)
+    else:
+        _check_engine(path, engine)
     spec = engine_spec(engine)
     if context is not None and not spec.takes_context:
         raise OptionError(f"the engine {engine} takes no context: its models hold what they hold")

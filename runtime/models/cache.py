@@ -36,8 +36,13 @@ def cache_subfolder(name: str) -> Path:
 
 
 @contextmanager
-def lock(path: Path, progress: Progress) -> Iterator[None]:
+def lock(path: Path, progress: Progress, purpose: str = "prepared") -> Iterator[None]:
     """Keep other processes from working on ``path`` meanwhile.
+
+    Args:
+        path: a folder, which need not exist.
+        progress: told when it has to wait.
+        purpose: what is to be done, for a refusal.
 
     Raises:
         OmniDraftError: another process works on it for an hour, or no lock can be had there.
@@ -57,7 +62,7 @@ def lock(path: Path, progress: Progress) -> Iterator[None]:
         ) from error
     except (OSError, NotImplementedError) as error:  # the latter: a file system without locks
         raise OmniDraftError(
-            f"Nothing can be prepared in {path.parent} "
+            f"Nothing can be {purpose} in {path.parent} "
             f"({getattr(error, 'strerror', None) or error}). "
             "Set OMNIDRAFT_CACHE to a folder that can be written."
         ) from error

@@ -103,7 +103,7 @@ def _remove(models: list[ListedModel]) -> None:
     for model in models:
         assert model.path is not None
         # Nobody is making it meanwhile, and it is never there by half.
-        with lock(model.path, silent), scratch_folder(model.path) as scratch:
+        with lock(model.path, silent, "removed"), scratch_folder(model.path) as scratch:
             try:
                 model.path.rename(scratch / "removed")
             except FileNotFoundError:

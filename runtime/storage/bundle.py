@@ -265,7 +265,12 @@ class Bundle(_Part):
         """
         path = folder / BUNDLE_FILE
         if not path.is_file():
-            raise ModelNotFoundError(f"{folder} is no bundle: it has no {BUNDLE_FILE}.")
+            problem = f"is no bundle: it has no {BUNDLE_FILE}"
+            if not folder.exists():
+                problem = "does not exist"
+            raise ModelNotFoundError(
+                f"{folder} {problem}. Give a folder that `omnidraft export` wrote."
+            )
         with reading(path):
             return _parse(path.read_bytes(), path)
 

@@ -150,8 +150,11 @@ def _read_file(path: Path, wanted: Callable[[str], bool]) -> GgufHeader:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Reader(data).header(path, wanted)
     except (ValueError, struct.error) as error:
+        # The reader's own reasons are sentences; struct tells of its buffer.
+        reason = "it is cut off" if isinstance(error, struct.error) else error
+        reason = reason if path.stat().st_size else "it is empty"
         raise DamagedFileError(
-            f"{path} is not a readable GGUF file ({error}). Fetch or copy it again."
+            f"{path} is not a readable GGUF file ({reason}). Fetch or copy it again."
         ) from error
 
 
