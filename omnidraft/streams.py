@@ -70,7 +70,9 @@ class Stream(_Told, Iterator[Piece]):
             self._end()
             raise
         except BaseException as error:
-            self._fail(error)
+            # Not where somebody else is reading it at this moment.
+            if inspect.getgeneratorstate(self._pieces) == inspect.GEN_CLOSED:
+                self._fail(error)
             raise
         return self._take(piece)
 
@@ -102,7 +104,8 @@ class AsyncStream(_Told, AsyncIterator[Piece]):
             self._end()
             raise
         except BaseException as error:
-            self._fail(error)
+            if getattr(self._pieces, "ag_frame", None) is None:  # likewise
+                self._fail(error)
             raise
         return self._take(piece)
 

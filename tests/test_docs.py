@@ -52,6 +52,7 @@ def test_the_first_program(tmp_path: Path, models: tuple[Path, Path]) -> None:
 def test_the_program_that_embeds_it(tmp_path: Path, models: tuple[Path, Path]) -> None:
     (tmp_path / "embed.py").write_text(programs()[-1], "utf-8")
     said = run("embed.py", *models, cwd=tmp_path)
+    assert re.search(r"^(stop|length) after \d+ tokens$", said, re.M)
     assert re.search(r"^\d+ tokens were drafted$", said, re.M)
     assert len(re.findall(r"^(?:length|stop): ['\"]", said, re.M)) == 3
     assert said.splitlines()[-1] in ("cancelled", "stop", "length")

@@ -11,6 +11,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -402,6 +403,62 @@ def test_a_stream_for_asyncio_says_why_it_ended(model: Model) -> None:
         await anext(broken)
         await broken.aclose()
         assert broken.finish_reason == "cancelled" and len(broken.token_ids) == 1
+
+    asyncio.run(read())
+
+
+def test_a_stream_read_by_two_at_once_has_not_ended(model: Model) -> None:
+    stream = model.stream(PROMPTS[0], max_new_tokens=400)
+    next(stream)
+
+    async def read() -> None:
+        pieces = model.astream(PROMPTS[0], max_new_tokens=400)
+        first = asyncio.create_task(pieces.__anext__())
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="already running"):
+            await anext(pieces)
+        assert pieces.finish_reason is None
+        stream.close()
+        await first
+        await pieces.aclose()
+
+    asyncio.run(read())
+    assert stream.finish_reason == "cancelled"
+
+    two: list[omnidraft.Stream] = []
+
+    class Prompt(list[int]):
+        """Read within the stream, which it reads itself."""
+
+        def __iter__(self) -> Any:
+            with pytest.raises(ValueError, match="already executing"):
+                next(two[0])
+            assert two[0].finish_reason is None
+            return super().__iter__()
+
+    two.append(model.stream(Prompt(model.encode(PROMPTS[0])), max_new_tokens=3))
+    assert len(list(two[0])) == 3 and two[0].finish_reason == "length"
+
+
+def test_closing_the_model_ends_streams_for_asyncio(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = omnidraft.load(*folders, threads=1)
+    target = model._session.target.model
+    forward = target.forward
+
+    def slowly(*arguments: Any, **options: Any) -> Any:
+        time.sleep(0.02)  # or the answer might end first
+        return forward(*arguments, **options)
+
+    monkeypatch.setattr(target, "forward", slowly)
+
+    async def read() -> None:
+        pieces = model.astream(PROMPTS[0], max_new_tokens=400)
+        await anext(pieces)
+        await asyncio.to_thread(model.close)
+        assert len([piece async for piece in pieces]) < 399
+        assert pieces.finish_reason == "cancelled"
 
     asyncio.run(read())
 
