@@ -352,6 +352,8 @@ def test_the_prompt_can_be_given_in_several_ways(world: dict[str, str], tmp_path
     prompt = "The quick\r\n brown 😀\n"
     file = tmp_path / "prompt.txt"
     file.write_bytes(prompt.encode())
+    marked = tmp_path / "marked.txt"
+    marked.write_bytes(prompt.encode("utf-8-sig"))
     ways: list[tuple[list[str], str]] = [
         ([prompt], ""),
         (["--prompt", prompt], ""),
@@ -359,7 +361,9 @@ def test_the_prompt_can_be_given_in_several_ways(world: dict[str, str], tmp_path
         (["--prompt", "-"], prompt),
         (["--prompt-file", "-"], prompt),
         (["--prompt-file", str(file)], ""),
+        (["--prompt-file", str(marked)], ""),
         ([], prompt),
+        ([], "\ufeff" + prompt),
     ]
     answers = [
         generate(world, *given, "--max-new-tokens", "12", stdin=stdin.encode())
@@ -552,7 +556,10 @@ def test_the_ngram_cache_survives_and_a_damaged_one_is_set_aside(world: dict[str
         (["--prompt", "word " * 9000], b"", r"context holds \d+; shorten the prompt by"),
         (["--prompt", "word " * 9000, "--context", "64"], b"", "limited to 64 .* 8192.*--context"),
         (["--prompt", "x", "--context", "9000"], b"", "context must be at most 8192"),
-        (["--prompt", "", "--raw"], b"", "no tokens"),
+        (["--prompt", "", "--raw"], b"", "there is no prompt: what was given is empty"),
+        ([""], b"", "there is no prompt: what was given is empty"),
+        (["-"], b"", "there is no prompt: what was given is empty"),
+        (["--prompt-file", os.devnull], b"", "there is no prompt: what was given is empty"),
         (["--prompt", "x", "--stop", ""], b"", "stop must hold no empty text"),
         (["--prompt", "x", "--drafter", "no-such-drafter"], b"", "no-such-drafter"),
     ],

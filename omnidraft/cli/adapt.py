@@ -66,11 +66,13 @@ def adapt(
     ] = None,
     rank: Annotated[
         int | None,
-        typer.Option(**opt.whole(1, 1024), help="Of the LoRA.", show_default="32"),
+        typer.Option(**opt.whole(1, 1024), help="Rank of the LoRA.", show_default="32"),
     ] = None,
     learning_rate: Annotated[
         float | None,
-        typer.Option(**opt.number(0), help="AdamW's.", show_default="the loss's own"),
+        typer.Option(
+            **opt.number(0), help="Learning rate of AdamW.", show_default="the loss's own"
+        ),
     ] = None,
     interval: Annotated[int, typer.Option(**opt.whole(1), help="Prompts for an update.")] = 4,
     learn_budget: Annotated[

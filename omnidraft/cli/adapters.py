@@ -30,7 +30,7 @@ Name = Annotated[str, typer.Argument(help="The adapter's name.", show_default=Fa
 
 @adapters_app.command("list")
 def list_(as_json: opt.AsJson = False) -> None:
-    """List the adapters, those used last first."""
+    """List the adapters, the last used one first."""
     store = _store()
     entries = store.list()
     if as_json:

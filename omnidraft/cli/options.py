@@ -64,7 +64,10 @@ Target = Annotated[
     str, typer.Option(help="Model name, folder, GGUF file or Hugging Face id.", show_default=False)
 ]
 Drafter = Annotated[
-    str, typer.Option(help="The same, of the drafter; 'default' is the built-in one.")
+    str,
+    typer.Option(
+        help="The drafter: a name, folder, file or id as for --target; 'default' is built in."
+    ),
 ]
 MaxNewTokens = Annotated[int, typer.Option(**whole(1), help="Generate at most so many tokens.")]
 Temperature = Annotated[float, typer.Option(**number(), help="0 is greedy decoding.")]
@@ -78,7 +81,9 @@ TopP = Annotated[
 ]
 MinP = Annotated[
     float,
-    typer.Option(**number(), help="Keep tokens at least so probable relative to the best."),
+    typer.Option(
+        **number(), help="Keep tokens at least X times as probable as the best; 0 is off."
+    ),
 ]
 Penalty = Annotated[float, typer.Option(**number(), help="Repetition penalty; 1 is off.")]
 Seed = Annotated[int | None, typer.Option(**whole(0), help="Repeat a sampled run.")]

@@ -50,8 +50,15 @@ def read_prompt(argument: str | None, option: str | None, file: Path | None) -> 
     """The prompt, however it was given. ``-`` stands for stdin, and so does nothing in a pipe.
 
     Raises:
-        OptionError: it was given twice, not at all, or is not valid UTF-8.
+        OptionError: it was given twice, not at all, is empty, or is not valid UTF-8.
     """
+    text = _read(argument, option, file)
+    if not text:
+        raise OptionError(f"there is no prompt: what was given is empty. Give it {_WAYS}")
+    return text
+
+
+def _read(argument: str | None, option: str | None, file: Path | None) -> str:
     given = [each for each in (argument, option, file) if each is not None]
     if len(given) > 1:
         raise OptionError(
@@ -99,7 +106,7 @@ def _stdin() -> str:
 
 def _decoded(data: bytes, source: str) -> str:
     try:
-        return data.decode()
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise OptionError(
             f"{source} is not valid UTF-8: byte {error.start} is 0x{data[error.start]:02x}. "
