@@ -71,7 +71,9 @@ def generate(
     seed: opt.Seed = None,
     draft_length: opt.DraftLength = str(DEFAULT_DRAFT_LENGTH),
     draft_confidence: opt.DraftConfidence = DEFAULT_DRAFT_CONFIDENCE,
-    no_draft: Annotated[bool, typer.Option("--no-draft", help="Plain decoding.")] = False,
+    no_draft: Annotated[
+        bool, typer.Option("--no-draft", help="Plain decoding; options of drafting do nothing.")
+    ] = False,
     verification: opt.Verification = "exact",
     stop: opt.Stop = [],  # noqa: B006  Typer makes a list of its own for each call.
     raw: opt.Raw = False,

@@ -61,12 +61,18 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout,
 PromptFile = Annotated[Path, typer.Argument(help="JSON lines of {task, prompt}.")]
 Limit = Annotated[int | None, typer.Option(**whole(1), help="Only the first N prompts.")]
 Target = Annotated[
-    str, typer.Option(help="Model name, folder, GGUF file or Hugging Face id.", show_default=False)
+    str,
+    typer.Option(
+        metavar="MODEL",
+        help="Model name, folder, GGUF file or Hugging Face id.",
+        show_default=False,
+    ),
 ]
 Drafter = Annotated[
     str,
     typer.Option(
-        help="The drafter: a name, folder, file or id as for --target; 'default' is built in."
+        metavar="MODEL",
+        help="The drafter: a name, folder, file or id as for --target; 'default' is built in.",
     ),
 ]
 MaxNewTokens = Annotated[int, typer.Option(**whole(1), help="Generate at most so many tokens.")]
@@ -113,7 +119,9 @@ Raw = Annotated[
 ]
 Stop = Annotated[
     list[str],
-    typer.Option(help="End the answer before this text; several: --stop A --stop B."),
+    typer.Option(
+        metavar="TEXT", help="End the answer before this text; several: --stop A --stop B."
+    ),
 ]
 Weights = Annotated[
     Quantization, typer.Option(**one_of(Quantization), help="Weights of a converted model.")
@@ -140,5 +148,8 @@ MeasuringThreads = Annotated[
     typer.Option(**whole(1, 256), help="Threads to measure parity and latency with."),
 ]
 AdapterName = Annotated[
-    str | None, typer.Option(help="Draft with what this adapter has learned.", show_default=False)
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Draft with what this adapter has learned.", show_default=False
+    ),
 ]
