@@ -155,6 +155,7 @@ def test_a_closed_stdout_is_told(world: dict[str, str], command: str) -> None:
 def test_a_pipe_that_closes_ends_every_command_in_the_same_way(
     world: dict[str, str], command: str
 ) -> None:
+    run(world, "models", "pull", world["target"])  # which tells its steps
     # The reader has gone before anything is written.
     done = shell(world, f"(sleep 0.3; omnidraft {command}) | true; exit ${{PIPESTATUS[0]}}")
     assert (done.returncode, done.stderr) == (141, b"")
