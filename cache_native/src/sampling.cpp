@@ -7,8 +7,8 @@
 #include <functional>
 #include <limits>
 #include <numeric>
-#include <stdexcept>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 
 #include "rows.h"
