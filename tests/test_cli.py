@@ -667,7 +667,9 @@ def test_a_name_that_does_not_exist_leaves_nothing_behind(tmp_path: Path) -> Non
             *("generate", "x", "--target", "nobody/nothing", "--engine", engine, "--no-draft"),
             environment=offline,
         )
-        assert done.returncode == 2 and b"nobody/nothing" in done.stderr
+        assert done.returncode == 2
+        # Without PyTorch the other engine is refused before anything is looked for.
+        assert b"nobody/nothing" in done.stderr or b"needs torch" in done.stderr
         assert not [path for path in cache.rglob("*") if path.is_file()]
     assert not [path for path in cache.rglob("*nothing*")]
 
@@ -744,7 +746,7 @@ def test_bad_prompt_files(world: dict[str, str], tmp_path: Path) -> None:
         ('{"prompt": "x"}\n{"task": 1}\n', "line 2"),
         ("not json\n", "line 1"),
         ('{"messages": [{"role": "user"}]}\n', "line 1: expected a list of messages"),
-        ('{"messages": [], "prompt": "x"}\n', "line 1: a line has a prompt or messages"),
+        ('{"messages": [], "prompt": "x"}\n', "line 1: it has a prompt or messages"),
         ('{"prompt": "x"}\n{"task": 1, "messages": []}\n', "line 2"),
     ]:
         path = tmp_path / "prompts.jsonl"
