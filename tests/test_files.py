@@ -96,7 +96,7 @@ def test_prompts_hold_any_text(tmp_path: Path) -> None:
         (b'{"prompt": "a"}\n{"prompt": "\\ud800"}\n', "line 2"),
         (b"[" * 200_000, "line 1"),
         (b'["a"]', "line 1: it is JSON, but no object"),
-        (b'{"text": "a"}', "line 1: it has no field `prompt`"),
+        (b'{"text": "a"}', "line 1: it has neither a field `prompt`"),
         (b'{"prompt": "a"}\n{"prompt": 3}', "line 2: its field `prompt` is not a text"),
         (b'{"prompt": "a", "task": null}', "line 1: its field `task` is not a text"),
         (b'{"prompt": "a"}\n\xff\n', "p.jsonl is not valid UTF-8: byte 16 is 0xff"),
