@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 
 from omnidraft.export.checkpoint import open_checkpoint
@@ -236,3 +237,29 @@ def test_an_adapter_whose_arrays_have_no_shape_does_not_fit() -> None:
         adapter |= {"lora.0.o.B": np.zeros((1, 3), np.float32), **odd}
         with pytest.raises(OmniDraftError, match="does not fit"):
             complete_adapter(adapter, {"lora.0.o.A": 2, "lora.0.o.B": 3})
+
+
+def _sentencepiece_gguf(path: Path, last: str, unknown: int) -> None:
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(["<unk>", "<s>", "<0x0A>", last])
+    writer.add_token_types([2, 3, 6, 1])
+    writer.add_token_scores([0.0] * 4)
+    writer.add_unk_token_id(unknown)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+
+
+@pytest.mark.timeout(60)
+def test_a_piece_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    _sentencepiece_gguf(path, "a" * 1_000_000, 0)
+    with pytest.raises(DamagedFileError, match="1,000,000 characters"):
+        Tokenizer.load(path)
+
+
+def test_an_unknown_token_outside_of_the_vocabulary_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    _sentencepiece_gguf(path, "▁t", 9)
+    assert Tokenizer.load(path).decode([3]) == " t"

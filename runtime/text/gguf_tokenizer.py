@@ -14,6 +14,7 @@ from omnidraft.runtime.text.chat import words_of_template
 from omnidraft.runtime.text.gguf_pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from omnidraft.runtime.text.markers import END_TOKENS, looks_like_marker
 
+_LONGEST_PIECE = 1_000
 # Values of tokenizer.ggml.token_type.
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5
 
@@ -238,7 +239,16 @@ def sentencepiece_bpe(
         tokens, types, scores: of each piece; types as in GGUF files and in SentencePiece's.
         unknown: the piece for what no piece spells.
         prefix: whether text begins with a space.
+
+    Raises:
+        DamagedFileError: a piece is too long.
     """
+    # For merges every piece is cut at every place.
+    if (longest := max(map(len, tokens), default=0)) > _LONGEST_PIECE:
+        raise DamagedFileError(
+            f"The vocabulary has a piece of {longest:,} characters, and none needs more than "
+            f"{_LONGEST_PIECE:,}. Fetch the model again."
+        )
     # Runs of spaces are kept with spaces in GGUF, but BPE sees them after spaces became ▁.
     pieces = [
         token.replace(" ", "▁") if types[index] == _USER_DEFINED else token
@@ -274,7 +284,7 @@ def sentencepiece_bpe(
         "model": _bpe(
             vocab,
             _merges_from_scores(vocab, scores, types),
-            unk_token=pieces[unknown] if unknown is not None else None,
+            unk_token=pieces[unknown] if unknown is not None and unknown < len(pieces) else None,
             fuse_unk=True,
             byte_fallback=True,
             ignore_merges=False,
