@@ -19,10 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import numpy as np
 import pytest
 
 from omnidraft.export.checkpoint import open_checkpoint
+from omnidraft.export.checkpoint.safetensors import describe
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
+from omnidraft.runtime.learning.head import AcceptanceHead
 from omnidraft.runtime.learning.store import AdapterStore
 from omnidraft.runtime.storage.bundle import BUNDLE_FILE, Bundle
 from omnidraft.runtime.storage.lora import complete_adapter
@@ -263,3 +266,20 @@ def test_an_unknown_token_outside_of_the_vocabulary_is_none(tmp_path: Path) -> N
     path = tmp_path / "model.gguf"
     _sentencepiece_gguf(path, "▁t", 9)
     assert Tokenizer.load(path).decode([3]) == " t"
+
+
+def test_what_is_too_deep_to_show_is_named() -> None:
+    deep: Any = 1
+    for _ in range(960):
+        deep = [deep]
+    for value in (deep, {"a": deep}):
+        with pytest.raises(DamagedFileError, match=r"config\.json: hidden_size must be "):
+            describe({**CONFIG, "hidden_size": value}, "a")
+
+
+def test_a_head_of_other_arrays_is_damaged() -> None:
+    state = AcceptanceHead(4).state()
+    for name, values in state.items():
+        for odd in (values.reshape(-1, 1, 1), values[:0], values[0]):
+            with pytest.raises(DamagedFileError, match="head is damaged"):
+                AcceptanceHead.from_state({**state, name: np.asarray(odd)})

@@ -168,7 +168,7 @@ class AcceptanceHead:
                     ("second", head.optimizer.second),
                 ):
                     moments[name][...] = _of_shape(state[f"{part}.{name}"], value)
-        except (KeyError, ValueError, IndexError, OverflowError) as error:
+        except (KeyError, ValueError, TypeError, IndexError, OverflowError) as error:
             raise DamagedFileError(
                 f"The acceptance head is damaged ({error}). Delete the adapter and learn it again."
             ) from error

@@ -25,8 +25,10 @@ def _mistake(kind: str, place: tuple[int | str, ...], message: str, value: objec
         if words.startswith(opening):
             words = ours + words.removeprefix(opening)
     name = ".".join(map(str, place))
-    shown = repr(value)
-    if words.startswith("must ") and len(shown) <= 60:
+    # What is nested may be too deep to show.
+    parts = list(value.values()) if isinstance(value, dict) else value
+    nested = isinstance(parts, list) and any(isinstance(part, list | dict) for part in parts)
+    if words.startswith("must ") and not nested and len(shown := repr(value)) <= 60:
         words += f", not {shown}"
     if not name:
         return words
