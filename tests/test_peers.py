@@ -245,8 +245,8 @@ def test_a_missing_engine_says_how_to_get_it(tmp_path: Path) -> None:
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
     bare.chmod(0o755)
-    contestant = Contestant("llama.cpp", "Q4_1", "llamacpp_worker", "pip install llama-cpp-python")
-    with pytest.raises(WorkerError, match=r"not installed.*llama_cpp.*pip install"):
+    contestant = Contestant("llama.cpp", "Q4_1", "llamacpp_worker", "pip install xllamacpp")
+    with pytest.raises(WorkerError, match=r"not installed.*xllamacpp.*pip install"):
         Worker(contestant, {}, str(bare), tmp_path / "log")
 
 
@@ -311,15 +311,20 @@ def test_rows_are_written_whole_and_shown(tmp_path: Path) -> None:
     measure(ways, TASKS, GREEDY, 1, Budget(60))
     result = rows(ways, TASKS, GREEDY, FACTS)
     path = tmp_path / "peers.json"
-    report.write_json(result, path)
-    assert json.loads(path.read_text("utf-8")) == result
+    record = report.Record("python -m benchmarks.peers", {"prompts.jsonl": "12ab"}, 0.5)
+    report.write_json(record, result, ways, path)
+    written = json.loads(path.read_text("utf-8"))
+    assert written["rows"] == result
+    assert written["command"] == record.command and written["prompts"] == record.prompts
+    assert [len(turn["runs"]) for turn in written["turns"]] == [1, 1, 1]
+    assert len({turn["runs"][0]["answer"] for turn in written["turns"]}) == 3
     assert list(tmp_path.iterdir()) == [path]
     console = Console(record=True, width=80)
     report.show(result, console)
     shown = console.export_text()
     assert "50.0" in shown and "no broken" in shown and "3/3" in shown
     with pytest.raises(OmniDraftError, match="No file can be written"):
-        report.write_json(result, tmp_path / "nowhere" / "peers.json")
+        report.write_json(record, result, ways, tmp_path / "nowhere" / "peers.json")
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import sys
 import tempfile
 from contextlib import ExitStack
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -89,21 +91,9 @@ def main(
     tuning_tasks = prepare.tasks(tuning_prompts, tokenizer, context)
     generation = Generation(max_new_tokens, temperature, sorted(tokenizer.eos_ids))
     longest = max(len(task.tokens) for task in tasks + tuning_tasks)
-    settings = {
-        "target": target,
-        "drafter": drafter,
-        "adapter": adapter,
-        "threads": threads,
-        "checkpoint": str(checkpoint),
-        "drafter_checkpoint": str(prepare.float_drafter(resolve_checkpoint(drafter))),
-        "genai_folder": str(prepare.peers_folder(checkpoint) / "genai-int4"),
-        "max_length": longest + max_new_tokens + MARGIN,
-    }
+    own_type = prepare.gguf_type(checkpoint)
     everyone = contestants(
-        draft_lengths=lengths,
-        adapter=adapter,
-        gguf_type=prepare.gguf_type(checkpoint),
-        sampling=temperature > 0,
+        draft_lengths=lengths, adapter=adapter, gguf_type=own_type, sampling=temperature > 0
     )
     known = sorted({each.engine for each in everyone})
     if unknown := sorted(set(interpreters) - set(known)):
@@ -115,6 +105,19 @@ def main(
     if not chosen:
         names = ", ".join(each.name for each in everyone)
         raise OmniDraftError(f"--engine {' '.join(wanted)} names none of: {names}")
+    float_drafter = prepare.float_drafter(resolve_checkpoint(drafter))
+    kinds = [each.precision for each in chosen if each.engine == "llama.cpp"]
+    settings = {
+        "target": target,
+        "drafter": drafter,
+        "adapter": adapter,
+        "threads": threads,
+        "checkpoint": str(checkpoint),
+        "drafter_checkpoint": str(float_drafter),
+        "ggufs": prepare.gguf_files(checkpoint, float_drafter, kinds) if kinds else {},
+        "genai_folder": str(prepare.peers_folder(checkpoint) / "genai-int4"),
+        "max_length": longest + max_new_tokens + MARGIN,
+    }
     facts = {
         "target": target,
         "drafter": drafter,
@@ -123,8 +126,13 @@ def main(
         "max_new_tokens": max_new_tokens,
         "threads": threads,
         "machine": _machine(),
-        "load_at_start": os.getloadavg()[0],
     }
+    files = [*(prompts or [HERE / "prompts.jsonl"]), tuning]
+    record = report.Record(
+        command=shlex.join(["python", "-m", "benchmarks.peers", *sys.argv[1:]]),
+        prompts={file.name: sha256(file.read_bytes()).hexdigest() for file in files},
+        load_at_start=os.getloadavg()[0],
+    )
     errors = Console(stderr=True)
     methods: list[tuple[Worker, Method]] = []
     absent: list[dict[str, Any]] = []
@@ -172,13 +180,13 @@ def main(
         def step(done: int, total: int) -> None:
             say("measuring", done, total)
             if json_file:
-                report.write_json(result(), json_file)
+                report.write_json(record, result(), ways, json_file)
 
         measure(ways, tasks, generation, repeat, budget, step)
         final = result()
     report.show(final, Console())
     if json_file:
-        report.write_json(final, json_file)
+        report.write_json(record, final, ways, json_file)
     if plot:
         report.plot(final, plot)
 

@@ -1,69 +1,116 @@
-"""llama.cpp through llama-cpp-python: plainly, and with its prompt lookup."""
+"""llama.cpp through xllamacpp: plainly, with its n-gram modes, and with a drafter in GGUF."""
 
 from __future__ import annotations
 
+import json
+import urllib.request
 from collections.abc import Mapping
+from importlib.metadata import version
+from time import perf_counter
 from typing import Any
 
-import llama_cpp
-from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+import xllamacpp
 
-from benchmarks.peers.worker import Request, Trace, serve
+from benchmarks.peers.worker import Request, serve
+
+KINDS = {
+    "plain": "NONE",
+    "draft model": "DRAFT_SIMPLE",
+    "n-gram simple": "NGRAM_SIMPLE",
+    "n-gram map": "NGRAM_MAP_K",
+    "n-gram mod": "NGRAM_MOD",
+    "n-gram cache": "NGRAM_CACHE",
+}
 
 
 class LlamaCpp:
-    """The GGUF file as it is."""
+    """A GGUF file as it is.
+
+    llama.cpp takes its way to draft when it opens a model. So a server is opened for each setting;
+    they share the file's pages, and one that is not asked sleeps. Opening is not measured.
+    """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = settings
-        # Drafting needs the logits of every position, plain decoding only the last one's.
-        self._plain = self._open(None)
-        self._drafted: llama_cpp.Llama | None = None
-        self.version = f"llama-cpp-python {llama_cpp.__version__}"
+        self._servers: dict[tuple[str, str], xllamacpp.Server] = {}
+        self.version = f"xllamacpp {version('xllamacpp')}"
 
-    def _open(self, draft_model: LlamaPromptLookupDecoding | None) -> llama_cpp.Llama:
-        threads = self._settings["threads"]
-        return llama_cpp.Llama(
-            self._settings["checkpoint"],
-            n_ctx=self._settings["max_length"],
-            n_threads=threads,
-            n_threads_batch=threads,
-            n_gpu_layers=0,
-            draft_model=draft_model,
-            verbose=False,
+    def _server(self, method: str, setting: Mapping[str, Any]) -> xllamacpp.Server:
+        wanted = (method, json.dumps(setting, sort_keys=True))
+        if wanted not in self._servers:
+            self._servers[wanted] = self._open(method, setting)
+        return self._servers[wanted]
+
+    def _open(self, method: str, setting: Mapping[str, Any]) -> xllamacpp.Server:
+        parameters = xllamacpp.CommonParams()
+        parameters.model.path = self._settings["ggufs"][self._settings["precision"]]
+        parameters.n_ctx = self._settings["max_length"]
+        parameters.n_parallel = 1
+        parameters.n_gpu_layers = 0
+        parameters.verbosity = 0
+        parameters.cpuparams.n_threads = self._settings["threads"]
+        parameters.cpuparams_batch.n_threads = self._settings["threads"]
+        speculative = parameters.speculative
+        kind = getattr(
+            xllamacpp.common_speculative_type, f"COMMON_SPECULATIVE_TYPE_{KINDS[method]}"
         )
+        speculative.types = [kind]
+        if method == "draft model":
+            speculative.draft.mparams.path = self._settings["ggufs"]["drafter"]
+            speculative.draft.n_gpu_layers = 0
+            speculative.draft.cpuparams.n_threads = self._settings["threads"]
+            speculative.draft.cpuparams_batch.n_threads = self._settings["threads"]
+            speculative.draft.n_max = setting["draft_length"]
+            speculative.draft.p_min = setting["confidence"]
+        elif method in ("n-gram simple", "n-gram map"):
+            lookup = (
+                speculative.ngram_simple if method == "n-gram simple" else speculative.ngram_map_k
+            )
+            lookup.size_n, lookup.size_m = setting["ngram_size"], setting["draft_length"]
+        elif method == "n-gram mod":
+            lookup = speculative.ngram_mod
+            lookup.n_match, lookup.n_min = setting["ngram_size"], 1
+            lookup.n_max = setting["draft_length"]
+        return xllamacpp.Server(parameters)
 
     def fresh(self) -> None:
-        """Nothing is learned."""
+        """Forget the n-grams of earlier prompts, which a server keeps."""
+        self._servers.clear()
 
     def generate(self, request: Request) -> dict[str, Any]:
-        model = self._plain
-        if request["method"] == "prompt lookup":
-            lookup = LlamaPromptLookupDecoding(num_pred_tokens=request["setting"]["draft_length"])
-            model = self._drafted = self._drafted or self._open(lookup)
-            model.draft_model = lookup
-        model.set_seed(request["seed"])
-        model.reset()
-        stop, passes = set(request["stop"]), 0
-        evaluate = model.eval
+        """The answer as a whole.
 
-        def counted(tokens: Any) -> None:
-            nonlocal passes
-            passes += 1
-            evaluate(tokens)
-
-        model.eval = counted
-        trace = Trace()
-        try:
-            for token in model.generate(
-                request["tokens"], temp=request["temperature"], top_k=0, top_p=1.0, min_p=0.0
-            ):
-                trace.add([int(token)])
-                if len(trace.tokens) >= request["max_new_tokens"] or token in stop:
-                    break
-        finally:
-            del model.eval
-        return trace.as_dict(rounds=passes)
+        The server says how long decoding took after the first token. The whole is the clock's here.
+        """
+        server = self._server(request["method"], request["setting"])
+        body = {
+            "prompt": request["tokens"],
+            "n_predict": request["max_new_tokens"],
+            "temperature": request["temperature"],
+            "top_k": 0,
+            "top_p": 1.0,
+            "min_p": 0.0,
+            "seed": request["seed"],
+            "cache_prompt": False,
+            "return_tokens": True,
+        }
+        question = urllib.request.Request(
+            f"{server.listening_address}/completion",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        started = perf_counter()
+        with urllib.request.urlopen(question) as reply:
+            answer = json.load(reply)
+        seconds = perf_counter() - started
+        tokens, timings = answer["tokens"], answer["timings"]
+        return {
+            "tokens": tokens,
+            "decoded": len(tokens) - 1,
+            "decode_seconds": timings["predicted_ms"] / 1000,
+            "total_seconds": seconds,
+            "rounds": len(tokens) - timings.get("draft_n_accepted", 0),
+        }
 
 
 if __name__ == "__main__":

@@ -82,6 +82,30 @@ def float_drafter(checkpoint: Path) -> Path:
     return folder
 
 
+def gguf_files(checkpoint: Path, drafter: Path, kinds: Sequence[str]) -> dict[str, str]:
+    """Paths of what llama.cpp reads, by type; the drafter's under "drafter".
+
+    Args:
+        checkpoint: of the target; nothing is written for one that is no GGUF file.
+        drafter: a folder that ``float_drafter`` gave.
+        kinds: types; the file's own is the file itself.
+    """
+    own = gguf_type(checkpoint)
+    if own is None:
+        return {}
+    from benchmarks.peers.gguf_files import requantize, write_drafter
+
+    files = {own: checkpoint}
+    for kind in kinds:
+        path = peers_folder(checkpoint) / f"{kind}.gguf"
+        if kind not in files:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files[kind] = path if path.is_file() else requantize(checkpoint, path, kind)
+    path = drafter.with_name(f"{drafter.name}.gguf")
+    files["drafter"] = path if path.is_file() else write_drafter(drafter, path)
+    return {kind: str(file) for kind, file in files.items()}
+
+
 def tasks(prompts: Sequence[Prompt], tokenizer: Tokenizer, context: int | None) -> list[Task]:
     """Tokenize prompts as OmniDraft does, padded to about ``context`` tokens if that is given.
 

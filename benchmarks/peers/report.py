@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.peers.measure import Run, Way
 from omnidraft.runtime.errors import MissingDependencyError
 from omnidraft.runtime.storage.files import whole_file
 
@@ -64,14 +68,59 @@ def _ratio(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
-def write_json(rows: Sequence[Row], path: Path) -> None:
-    """Write the rows whole or not at all.
+@dataclass(frozen=True)
+class Record:
+    """What a raw file says beside the rows.
+
+    Attributes:
+        prompts: sha256 of the prompt files, by name.
+        load_at_start: of one minute, as the system counts it.
+    """
+
+    command: str
+    prompts: Mapping[str, str]
+    load_at_start: float
+
+
+def write_json(record: Record, rows: Sequence[Row], ways: Sequence[Way], path: Path) -> None:
+    """Write the record, the rows and every turn, whole or not at all.
+
+    Of an answer's tokens a turn has a hash: equal answers have equal ones.
 
     Raises:
         OmniDraftError: the file cannot be written.
     """
+    turns = [
+        {
+            "engine": way.worker.contestant.name,
+            "method": way.method.name,
+            "setting": way.setting,
+            "prompt": prompt,
+            "runs": [_turn(run) for run in runs],
+        }
+        for way in ways
+        for prompt, runs in sorted(way.runs.items())
+    ]
+    content = {
+        **asdict(record),
+        "load_at_end": os.getloadavg()[0],
+        "rows": list(rows),
+        "turns": turns,
+    }
     with whole_file(path) as file:
-        file.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        file.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+def _turn(run: Run) -> dict[str, Any]:
+    answer = sha256(json.dumps(run.tokens).encode()).hexdigest()[:12]
+    return {
+        "decoded": run.decoded,
+        "decode_seconds": round(run.decode_seconds, 6),
+        "total_seconds": round(run.total_seconds, 6),
+        "rounds": run.rounds,
+        "tokens": len(run.tokens),
+        "answer": answer,
+    }
 
 
 def require_matplotlib() -> None:
