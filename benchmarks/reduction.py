@@ -61,7 +61,8 @@ def gradient(step: TrainingStep, buffer: AdaptationBuffer) -> NDArray[np.float64
     }
     lora = {name: (value / np.sqrt(len(value))).astype(np.float32) for name, value in lora.items()}
     total: dict[str, NDArray[np.float64]] = {}
-    for batch in batches(list(buffer.prompts), Objective("dm"), buffer.mapping):
+    objective = Objective("hybrid", ngram_weight=0.0)
+    for batch in batches(list(buffer.prompts), objective, buffer.mapping):
         for name, part in step.run(batch.training, lora).gradients.items():
             total[name] = total.get(name, np.zeros(part.shape)) + part
     return np.concatenate([part.ravel() for part in total.values()])

@@ -9,11 +9,10 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
-from benchmarks.adaptation.lab import Answered, Lab, figures, footprint, gain, total
+from benchmarks.adaptation.lab import AblatedLoss, Answered, Lab, figures, footprint, gain, total
 from omnidraft._native import Eviction
 from omnidraft.runtime.bench import Prompt
 from omnidraft.runtime.errors import OmniDraftError
-from omnidraft.runtime.learning.objective import LossName
 from omnidraft.runtime.learning.trainer import DEFAULT_RANK
 from omnidraft.runtime.session import Session
 
@@ -44,7 +43,7 @@ PAPERS_CACHES: Final = ((5_569, 1.372), (2_238, 0.501), (20_339, 4.569), (17_013
 """N-grams, and MB they take in OmniDraft's paper, arXiv 2507.02659."""
 
 # name, loss (None: no learning), whether there is an n-gram cache
-_ABLATION: Final[tuple[tuple[str, LossName | None, bool], ...]] = (
+_ABLATION: Final[tuple[tuple[str, AblatedLoss | None, bool], ...]] = (
     ("no cache", None, False),
     ("cache", None, True),
     ("L_DM", "dm", False),

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from omnidraft.runtime.options import GenerationOptions
 from omnidraft.runtime.pairing import native_vocabulary
 from omnidraft.runtime.session import Session
 from omnidraft.runtime.statistics import Statistics
+
+AblatedLoss = LossName | Literal["dm"]
+"""``dm``: L_DM, the hybrid loss without its n-grams."""
 
 # Draws of prompts from which the interval of a gain is taken.
 _RESAMPLES = 2000
@@ -47,8 +50,10 @@ class Setting:
     generation: GenerationOptions
     learning: LearningOptions
 
-    def with_loss(self, loss: LossName) -> LearningOptions:
-        objective = Objective(loss, self.learning.objective.ngram_weight)
+    def with_loss(self, loss: AblatedLoss) -> LearningOptions:
+        objective = Objective("hybrid", ngram_weight=0.0)
+        if loss != "dm":
+            objective = Objective(loss, self.learning.objective.ngram_weight)
         return dataclasses.replace(self.learning, objective=objective)
 
 

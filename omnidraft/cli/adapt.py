@@ -14,6 +14,7 @@ from omnidraft.cli.learning_run import LearningRun, check_plotting, draw
 from omnidraft.cli.loading import open_models
 from omnidraft.cli.output import errors, print_json, stdout, steps
 from omnidraft.runtime.bench import Prompt, Report, compare, fitting, read_prompts
+from omnidraft.runtime.learning.objective import LossName, Objective
 from omnidraft.runtime.models import LoadedModel
 from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION
 from omnidraft.runtime.options import (
@@ -26,7 +27,6 @@ from omnidraft.runtime.session import Session
 if TYPE_CHECKING:
     from omnidraft.runtime.learning.learner import AdapterChoice
 
-Loss = Literal["ce", "hybrid", "alm"]
 HeadTraining = Literal["none", "joint", "interleaved"]
 
 
@@ -38,9 +38,9 @@ def adapt(
     ],
     drafter: opt.Drafter = DEFAULT_DRAFTER,
     loss: Annotated[
-        Loss | None,
+        LossName | None,
         typer.Option(
-            **opt.one_of(Loss), help="What is minimised.", show_default="the adapter's, else ce"
+            **opt.one_of(LossName), help="What is minimised.", show_default="the adapter's, else ce"
         ),
     ] = None,
     head: Annotated[
@@ -113,7 +113,6 @@ def adapt(
     stream = read_prompts(prompts, limit)
     tests = read_prompts(test) if test is not None else []
     from omnidraft.runtime.learning.learner import AdapterChoice
-    from omnidraft.runtime.learning.objective import Objective
     from omnidraft.runtime.learning.store import AdapterStore, adapters_folder
     from omnidraft.runtime.learning.trainer import LearningOptions
 

@@ -74,8 +74,8 @@ class _Builder:
         self.labels: list[int] = []
         self.label_weights: list[float] = []
         self.distributions: list[tuple[NDArray[np.int32], NDArray[np.float32], float] | None] = []
-        # Rows, the target's log-likelihood, and whether it is an outcome of its first row.
-        self.chunks: list[tuple[list[int], float, bool]] = []
+        # Rows, and the target's log-likelihood.
+        self.chunks: list[tuple[list[int], float]] = []
         self.answer_rows: list[int] = []
         self.answer: list[int] = []
 
@@ -131,16 +131,14 @@ class _Builder:
             log_p = 0.0
             if self.objective.detail >= Detail.PROBABILITIES:
                 log_p = seen.last_log_p if answer and j == seen.accepted else float(seen.log_p[j])
-            weight = 0.0
-            if loss in ("ce", "hybrid", "ngram"):
-                weight = self.objective.ngram_weight if loss == "hybrid" else 1.0
-                weight *= float(np.exp(log_p)) if weighted else 1.0
+            weight = {"ce": 1.0, "hybrid": self.objective.ngram_weight, "alm": 0.0}[loss]
+            weight *= float(np.exp(log_p)) if weighted else 1.0
             rows = [row, *(self._row(place(at + i)) for i in range(1, len(drafts)))]
             for each, draft in zip(rows, drafts, strict=True):
                 self.labels[each] = draft
                 self.label_weights[each] = weight
-            if loss in ("kl", "alm"):
-                self.chunks.append((rows, log_p, loss == "kl"))
+            if loss == "alm":
+                self.chunks.append((rows, log_p))
 
         k = seen.begin
         ends = [0, *seen.ends.tolist()]
@@ -148,7 +146,7 @@ class _Builder:
         rows = seen.rows if loss != "ce" else seen.accepted + 1
         for j in range(rows):
             row = self._row(on_draft(k))
-            if loss in ("hybrid", "dm"):
+            if loss == "hybrid":
                 low, high = ends[j], ends[j + 1]
                 mass = float(seen.log_mass[j])
                 self.distributions[row] = (
@@ -156,31 +154,22 @@ class _Builder:
                     seen.ids_log_p[low:high] - mass,
                     float(np.exp(mass)),
                 )
-            elif loss == "kl":
-                low, high = ends[j], ends[j + 1]
-                self.distributions[row] = (seen.ids[low:high], seen.ids_log_p[low:high], 1.0)
-            labelled = False
             if j <= seen.accepted:
                 end = k + seen.counts[j] if j < seen.accepted else seen.end
                 drafts = prompt.tokens[k:end].tolist() if end >= 0 else []
                 if drafts:
                     self.answer_rows.append(row)
                     self.answer.append(drafts[0])
-                token_is_ngram = len(drafts) > 1 and (
-                    j < seen.accepted or bool(self.mapping.ngram[seen.last])
-                )
-                known = j < seen.accepted or bool(self.mapping.plain[seen.last])
-                whole = loss in ("ce", "alm") and known
-                if drafts and loss != "dm" and (token_is_ngram or whole):
+                kind = self.mapping.ngram if loss == "hybrid" else self.mapping.plain
+                spelled = j < seen.accepted or bool(kind[seen.last])
+                if loss == "hybrid":
+                    spelled = spelled and len(drafts) > 1 and self.objective.ngram_weight > 0
+                if drafts and spelled:
                     spell(row, k, j, drafts, True)
-                    labelled = True
-            if j >= seen.accepted and j < len(seen.counts):
+            if loss == "alm" and seen.accepted <= j < len(seen.counts):
                 # On its own policy the drafter proposed this, too, and the target did not want it.
                 drafts = tail[k - fork : k - fork + seen.counts[j]]
-                if loss == "alm":
-                    spell(self._row(on_draft(k)), k, j, drafts, False)
-                elif loss == "kl" and len(drafts) > 1 and not labelled:
-                    spell(row, k, j, drafts, False)
+                spell(self._row(on_draft(k)), k, j, drafts, False)
             if j < len(seen.counts):
                 k += seen.counts[j]
 
@@ -206,12 +195,10 @@ class _Builder:
                 listed = len(distribution[0])
                 ids[row, :listed], log_p[row, :listed], weight[row] = distribution
         chunks = np.zeros((len(self.chunks), rows), np.float32)
-        merged = np.zeros_like(chunks)
-        for chunk, (members, _, is_merged) in enumerate(self.chunks):
+        for chunk, (members, _) in enumerate(self.chunks):
             chunks[chunk, members] = 1
-            merged[chunk, members[0]] = is_merged
         direct = None
-        if self.objective.loss in ("hybrid", "dm"):
+        if self.objective.loss == "hybrid":
             direct = np.zeros(len(self.mapping.place), np.float32)
             direct[self.mapping.drafts] = 1
         training = TrainingBatch(
@@ -226,9 +213,8 @@ class _Builder:
             label=np.array(self.labels, np.int64),
             label_weight=np.array(self.label_weights, np.float32),
             chunks=chunks,
-            chunk_log_p=np.array([log_p for _, log_p, _ in self.chunks], np.float32),
-            chunk_weight=np.full(len(chunks), float(self.objective.loss == "alm"), np.float32),
-            merged=merged,
+            chunk_log_p=np.array([log_p for _, log_p in self.chunks], np.float32),
+            chunk_weight=np.ones(len(chunks), np.float32),
             temperature=self.objective.temperature,
         )
         return LearningBatch(

@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Literal, get_args
 
-LossName = Literal["ce", "hybrid", "dm", "ngram", "kl", "alm"]
+LossName = Literal["ce", "hybrid", "alm"]
 LOSSES: Final[tuple[LossName, ...]] = get_args(LossName)
 LEARNING_RATES: Final[dict[LossName, float]] = {
     "ce": 1e-3,
-    "ngram": 1e-3,
     "hybrid": 3e-4,
-    "dm": 3e-4,
-    "kl": 3e-4,
     "alm": 3e-4,
 }
 """AdamW's, by loss. At 1e-3 the divergences throw the default drafter off."""
@@ -36,15 +33,14 @@ class Objective:
 
     - ``ce``: −log q of every draft token of the answer, the cross-entropy with what the target
       said: under greedy decoding the forward KL to its distribution;
-    - ``hybrid``: ``dm`` + λ · ``ngram`` (OmniDraft, arXiv 2507.02659);
-    - ``dm``: D(q' ‖ p'), both renormalised over direct tokens, at every token boundary, times the
-      mass that p has there: where the target wants an n-gram, direct tokens learn nothing;
-    - ``ngram``: −log q of the draft tokens of n-grams that the target emitted;
-    - ``kl``: D(q ‖ p) with n-grams as further outcomes (Eq. 2), the full approximate KL;
+    - ``hybrid``: L_DM + λ · L_N-gram (OmniDraft, arXiv 2507.02659). L_DM is D(q' ‖ p'), both
+      renormalised over direct tokens, at every token boundary, times the mass that p has there:
+      where the target wants an n-gram, direct tokens learn nothing. L_N-gram is −log q of the draft
+      tokens of n-grams that the target emitted;
     - ``alm``: binarised divergences of whole target tokens' likelihoods (arXiv 2503.20083).
 
     Args:
-        ngram_weight: λ.
+        ngram_weight: λ; at 0 ``hybrid`` is L_DM alone.
         weighting: ``fixed``: λ; ``target``: λ p(t), the point-wise KL.
         temperature: ALM's τ.
     """
@@ -57,7 +53,7 @@ class Objective:
     @property
     def detail(self) -> Detail:
         """What must be kept of rounds for this loss."""
-        if self.loss in ("hybrid", "dm", "kl"):
+        if self.loss == "hybrid":
             return Detail.DISTRIBUTIONS
         if self.loss == "ce" and self.weighting == "fixed":
             return Detail.TOKENS
