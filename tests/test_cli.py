@@ -474,8 +474,15 @@ def test_help_wraps_at_the_terminals_width_and_breaks_no_word(
         *_, longest = sorted(map(len, shown.splitlines()))
         assert longest <= max(width, 80)  # examples are lines to copy
         words[width] = re.sub(r"-\n\s+", "-", shown).split()
+        # A value goes by what it means in capitals, or by what it may be.
+        usage, *lines = shown.splitlines()
+        assert re.fullmatch(r"[^{}<>]*(\[OPTIONS\])( \[?[A-Z][\w.]+\]?)*( \[ARGS\]...)?", usage)
+        for line in lines:
+            if option := re.match(r"  --\S+ (?! |/)(\S+)", line):
+                assert re.fullmatch(r"[A-Z]+(\.[a-z]+)?|N\|auto|(\w|\|)+\|\S+", option[1]), line
+        assert width < 80 or "[default:\n" not in shown
     assert words[60] == words[80] == words[100] == words[200]
-    if command and command[0] in ("generate", "bench", "adapt", "profile", "export", "inspect"):
+    if not command or command[0] in ("generate", "bench", "adapt", "profile", "export", "inspect"):
         assert {"Example:", "Examples:"} & set(words[80])
 
 

@@ -34,7 +34,12 @@ def adapt(
     prompts: opt.PromptFile,
     target: opt.Target,
     adapter: Annotated[
-        str, typer.Option(help="Learn into this adapter; a new one begins.", show_default=False)
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Learn into this adapter; a new one begins where there is none.",
+            show_default=False,
+        ),
     ],
     drafter: opt.Drafter = DEFAULT_DRAFTER,
     loss: Annotated[
@@ -56,13 +61,17 @@ def adapt(
         float,
         typer.Option(
             **opt.number(0, 1),
-            help="Draft until a rejection is likelier than this: 1 - confidence.",
+            help="End a draft where a rejection is likelier than this.",
         ),
     ] = 1 - DEFAULT_DRAFT_CONFIDENCE,
     limit: opt.Limit = None,
     test: Annotated[
         Path | None,
-        typer.Option(help="Compare before and after on these prompts.", show_default=False),
+        typer.Option(
+            metavar="PROMPTS.jsonl",
+            help="Compare before and after on these prompts.",
+            show_default=False,
+        ),
     ] = None,
     rank: Annotated[
         int | None,
@@ -74,7 +83,9 @@ def adapt(
             **opt.number(0), help="Learning rate of AdamW.", show_default="the loss's own"
         ),
     ] = None,
-    interval: Annotated[int, typer.Option(**opt.whole(1), help="Prompts for an update.")] = 4,
+    interval: Annotated[
+        int, typer.Option(**opt.whole(1), help="Update the weights after so many prompts.")
+    ] = 4,
     learn_budget: Annotated[
         float,
         typer.Option(
@@ -92,7 +103,7 @@ def adapt(
     threads: opt.Threads = 2,
     plot: Annotated[
         Path | None,
-        typer.Option(help="Write the curves here, a PNG file.", show_default=False),
+        typer.Option(metavar="FILE.png", help="Write the curves here.", show_default=False),
     ] = None,
     as_json: opt.AsJson = False,
 ) -> None:

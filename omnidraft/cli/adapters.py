@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from omnidraft.cli import options as opt
+from omnidraft.cli.help import Command
 from omnidraft.cli.output import errors, print_json, print_table, stdout
 from omnidraft.runtime.errors import OmniDraftError
 
@@ -25,10 +26,12 @@ adapters_app = typer.Typer(
 )
 
 Format = Literal["omnidraft", "onnx-adapter"]
-Name = Annotated[str, typer.Argument(help="The adapter's name.", show_default=False)]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="The adapter's name.", show_default=False)
+]
 
 
-@adapters_app.command("list")
+@adapters_app.command("list", cls=Command)
 def list_(as_json: opt.AsJson = False) -> None:
     """List the adapters, the last used one first."""
     store = _store()
@@ -62,7 +65,7 @@ def list_(as_json: opt.AsJson = False) -> None:
             console.print(f"{entry.name}: {entry.problem}", style="red", soft_wrap=True)
 
 
-@adapters_app.command()
+@adapters_app.command(cls=Command)
 def show(name: Name, as_json: opt.AsJson = False) -> None:
     """Show an adapter, and check it.
 
@@ -99,10 +102,12 @@ def show(name: Name, as_json: opt.AsJson = False) -> None:
     print_table(table)
 
 
-@adapters_app.command()
+@adapters_app.command(cls=Command)
 def export(
     name: Name,
-    path: Annotated[Path, typer.Argument(help="The file to write; replaced if it is there.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The file to write; replaced if it is there.")
+    ],
     format: Annotated[
         Format,
         typer.Option(**opt.one_of(Format), help="onnx-adapter: the LoRA alone, for ONNX Runtime."),
@@ -112,6 +117,10 @@ def export(
     """Write an adapter to one file.
 
     `omnidraft adapters import` reads it on another machine.
+
+    \b
+    Example:
+      omnidraft adapters export work work.adapter
     """
     _store().export(name, path, format)
     if as_json:
@@ -120,11 +129,14 @@ def export(
         print(path)
 
 
-@adapters_app.command("import")
+@adapters_app.command("import", cls=Command)
 def import_(
-    path: Annotated[Path, typer.Argument(help="A file that `export` wrote.")],
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `export` wrote.")],
     name: Annotated[
-        str | None, typer.Option(help="Keep it under this name.", show_default="that it had")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Keep it under this name.", show_default="the one it had"
+        ),
     ] = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Take the place of an adapter of this name.")
@@ -134,6 +146,10 @@ def import_(
     """Keep an adapter that was exported.
 
     All of it is checked first.
+
+    \b
+    Example:
+      omnidraft adapters import work.adapter --name home
     """
     name = _exported_name(path) if name is None else name
     evicted = _store().import_(path, name, replace=replace)
@@ -145,7 +161,7 @@ def import_(
         errors.print(f"removed to make room: {', '.join(evicted)}", style="yellow")
 
 
-@adapters_app.command()
+@adapters_app.command(cls=Command)
 def delete(
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,

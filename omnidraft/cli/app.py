@@ -18,6 +18,7 @@ from omnidraft.cli.bench import bench
 from omnidraft.cli.doctor import doctor
 from omnidraft.cli.export import export
 from omnidraft.cli.generate import generate
+from omnidraft.cli.help import Command
 from omnidraft.cli.inspect import inspect
 from omnidraft.cli.interruption import Interrupted, raise_on_signals
 from omnidraft.cli.models import models_app
@@ -33,7 +34,13 @@ def _version(asked: bool) -> None:
 
 
 app = typer.Typer(
-    help="One small draft model makes any local language model answer faster, losslessly.",
+    help="""One small draft model makes any local language model answer faster, losslessly.
+
+    \b
+    Examples:
+      omnidraft generate "Why is the sky blue?" --target smollm2-135m
+      omnidraft bench --help
+    """,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -56,7 +63,7 @@ def omnidraft(
 
 
 for command in (generate, bench, adapt, profile, export, inspect, doctor):
-    app.command()(command)
+    app.command(cls=Command)(command)
 app.add_typer(models_app, name="models")
 app.add_typer(adapters_app, name="adapters")
 

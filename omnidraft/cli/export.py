@@ -17,11 +17,13 @@ def export(
     checkpoint: Annotated[
         str,
         typer.Argument(
-            help="A Llama drafter: 'default', a folder, a GGUF file or a Hugging Face id."
+            metavar="CHECKPOINT",
+            help="A Llama drafter: 'default', a folder, a GGUF file or a Hugging Face id.",
         ),
     ],
     output: Annotated[
-        Path, typer.Option(help="Folder to write; a bundle that is there is replaced.")
+        Path,
+        typer.Option(metavar="FOLDER", help="Folder to write; a bundle that is there is replaced."),
     ],
     backend: Annotated[
         Backend, typer.Option(**opt.one_of(Backend), help="What will run the bundle.")
@@ -48,11 +50,14 @@ def export(
     ] = None,
     soc: Annotated[
         str | None,
-        typer.Option(help="Chip that the qnn backend compiles for.", show_default="SM8650"),
+        typer.Option(
+            metavar="CHIP", help="Chip that the qnn backend compiles for.", show_default="SM8650"
+        ),
     ] = None,
     calibration: Annotated[
         Path | None,
         typer.Option(
+            metavar="FILE.txt",
             help="Text for onnx int4 and qnn; the built-in text is tried, too, and compared.",
             show_default="built-in text",
         ),

@@ -41,21 +41,29 @@ _STYLES = {
 def generate(
     target: opt.Target,
     prompt: Annotated[
-        str | None, typer.Argument(help="The prompt; - reads stdin.", show_default=False)
+        str | None,
+        typer.Argument(metavar="PROMPT", help="The prompt; - reads stdin.", show_default=False),
     ] = None,
     prompt_option: Annotated[
-        str | None, typer.Option("--prompt", help="The same as an option.", show_default=False)
+        str | None,
+        typer.Option(
+            "--prompt", metavar="PROMPT", help="The same as an option.", show_default=False
+        ),
     ] = None,
     prompt_file: Annotated[
         Path | None,
-        typer.Option(help="A text file that is the prompt; - is stdin.", show_default=False),
+        typer.Option(
+            metavar="FILE", help="A text file that is the prompt; - is stdin.", show_default=False
+        ),
     ] = None,
     system: Annotated[
-        str | None, typer.Option(help="What the model is told first.", show_default=False)
+        str | None,
+        typer.Option(metavar="TEXT", help="What the model is told first.", show_default=False),
     ] = None,
     messages: Annotated[
         Path | None,
         typer.Option(
+            metavar="FILE",
             help="A conversation instead of a prompt: a JSON list of messages with role and "
             "content, in a file or from stdin (-).",
             show_default=False,

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def inspect(
-    folder: Annotated[Path, typer.Argument(help="A bundle that `omnidraft export` wrote.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="BUNDLE", help="A bundle that `omnidraft export` wrote."),
+    ],
     verify: Annotated[
         bool,
         typer.Option("--verify", help="Measure parity and latency again, and compare."),

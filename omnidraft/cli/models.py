@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from omnidraft.cli import options as opt
+from omnidraft.cli.help import Command
 from omnidraft.cli.output import errors, print_json, print_table, stdout, steps
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models.catalogue import DEFAULT_QUANTIZATION, Quantization
@@ -25,7 +26,7 @@ models_app = typer.Typer(
 _DESCRIBED = 72
 
 
-@models_app.command("list")
+@models_app.command("list", cls=Command)
 def list_(as_json: opt.AsJson = False) -> None:
     """List models, known and in the cache."""
     listed = list_models()
@@ -50,9 +51,12 @@ def list_(as_json: opt.AsJson = False) -> None:
         errors.print(f"{unused / 1e6:.0f} MB are of no use: omnidraft models rm --unused")
 
 
-@models_app.command()
+@models_app.command(cls=Command)
 def pull(
-    name: Annotated[str, typer.Argument(help="Model name, GGUF file, folder or Hugging Face id.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="Model name, GGUF file, folder or Hugging Face id."),
+    ],
     quantization: opt.Weights = DEFAULT_QUANTIZATION,
 ) -> None:
     """Fetch a model into the cache.
@@ -69,19 +73,20 @@ def pull(
     print(folder)
 
 
-@models_app.command()
+@models_app.command(cls=Command)
 def path(
-    name: Annotated[str, typer.Argument(help="Model name.")],
+    name: Annotated[str, typer.Argument(metavar="MODEL", help="Model name, as `list` shows it.")],
     quantization: opt.Weights = DEFAULT_QUANTIZATION,
 ) -> None:
     """Print where a fetched model lies."""
     print(model_path(name, quantization))
 
 
-@models_app.command()
+@models_app.command(cls=Command)
 def rm(
     name: Annotated[
-        str | None, typer.Argument(help="Model name, as `list` shows it.", show_default=False)
+        str | None,
+        typer.Argument(metavar="MODEL", help="Model name, as `list` shows it.", show_default=False),
     ] = None,
     quantization: Annotated[
         Quantization | None,
@@ -89,7 +94,7 @@ def rm(
     ] = None,
     unused: Annotated[
         bool,
-        typer.Option("--unused", help="What is damaged, outdated, or made of what is gone."),
+        typer.Option("--unused", help="All that are damaged, outdated, or made of what is gone."),
     ] = False,
     as_json: opt.AsJson = False,
 ) -> None:

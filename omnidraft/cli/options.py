@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 import typer
 
@@ -58,7 +58,11 @@ def one_of(kind: Any) -> dict[str, Any]:
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else.")]
-PromptFile = Annotated[Path, typer.Argument(help="JSON lines of {task, prompt}.")]
+PROMPTS: Final[dict[str, Any]] = {
+    "metavar": "PROMPTS.jsonl",
+    "help": 'Prompts, a line each: {"task": "...", "prompt": "..."}.',
+}
+PromptFile = Annotated[Path, typer.Argument(**PROMPTS)]
 Limit = Annotated[int | None, typer.Option(**whole(1), help="Only the first N prompts.")]
 Target = Annotated[
     str,
@@ -92,7 +96,7 @@ MinP = Annotated[
     ),
 ]
 Penalty = Annotated[float, typer.Option(**number(), help="Repetition penalty; 1 is off.")]
-Seed = Annotated[int | None, typer.Option(**whole(0), help="Repeat a sampled run.")]
+Seed = Annotated[int | None, typer.Option(**whole(0), help="Seed of sampling, to repeat a run.")]
 DraftLength = Annotated[
     str,
     typer.Option(

@@ -26,7 +26,7 @@ def profile(
     target: opt.Target,
     prompts: Annotated[
         Path | None,
-        typer.Argument(help="JSON lines of {task, prompt}.", show_default="a few built-in ones"),
+        typer.Argument(**opt.PROMPTS, show_default="a few built-in ones"),
     ] = None,
     drafter: opt.Drafter = DEFAULT_DRAFTER,
     quantization: opt.Weights = DEFAULT_QUANTIZATION,
@@ -38,14 +38,18 @@ def profile(
     draft_length: opt.DraftLength = str(DEFAULT_DRAFT_LENGTH),
     repeat: Annotated[
         int,
-        typer.Option(**opt.whole(1), help="Answer everything so often; speeds are medians."),
+        typer.Option(**opt.whole(1), help="Answer every prompt so often; speeds are medians."),
     ] = 3,
     html: Annotated[
-        Path | None, typer.Option(help="Write a report with plots here.", show_default=False)
+        Path | None,
+        typer.Option(
+            metavar="FILE.html", help="Write a report with plots here.", show_default=False
+        ),
     ] = None,
     device_profile: Annotated[
         str | None,
         typer.Option(
+            metavar="DEVICE",
             help="Simulate a device: a TOML or JSON file, or the name of one that is built in.",
             show_default=False,
         ),
