@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from omnidraft.export.checkpoint import Checkpoint, open_checkpoint
 from omnidraft.export.graphs.calibrate import CALIBRATION_TEXT, channel_factors
@@ -20,6 +20,15 @@ from omnidraft.runtime.storage.checkpoints import source_sha256
 from omnidraft.runtime.storage.folders import whole_folder
 from omnidraft.runtime.storage.manifest import Manifest, describe_files
 from omnidraft.runtime.text.tokenizer import Tokenizer, tokenizer_files
+
+# Of the time that a conversion takes, by stage, in their order: measured on SmolLM2-135M with two
+# threads. All but a little of it grows with the number of weights, for any model.
+_SHARES: Final[Mapping[Quantization, Mapping[str, float]]] = {
+    "8bit": {"calibration": 0.22, "layers": 0.14, "checksum": 0.02, "invariance": 0.62},
+    "4bit": {"layers": 0.45, "checksum": 0.03, "invariance": 0.52},
+    "float32": {"layers": 0.1, "checksum": 0.04, "invariance": 0.86},
+}
+_DRAFTERS_SHARES: Final = {"layers": 0.9, "checksum": 0.1}
 
 __all__ = [
     "CALIBRATION_TEXT",
@@ -165,7 +174,7 @@ def convert_model(
     """
     progress("reading the tokenizer", None)
     files = tokenizer_files(source)
-    report = by_stage(progress)
+    report = by_stage(progress, _DRAFTERS_SHARES if drafts else _SHARES[quantization])
     if drafts:
         convert_drafter(source, output, progress=report, extra_files=files, extra_manifest=notes)
         return

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn, Self, TypedDict, Unpack, get_args
 from omnidraft.runtime.answer import Answer, Piece
 from omnidraft.runtime.errors import OmniDraftError, OptionError
 from omnidraft.runtime.memory import give_back_memory
+from omnidraft.runtime.models.progress import Progress
 from omnidraft.runtime.options import (
     DEFAULT_DRAFT_CONFIDENCE,
     DEFAULT_DRAFT_LENGTH,
@@ -322,9 +323,22 @@ def load(
         threads,
         context=context,
         learnable=adapter is not None,
-        progress=lambda step, fraction: log.info("%s", step) if fraction in (None, 0) else None,
+        progress=_logging(),
     )
     return Model(Session(target_model, drafter_model, adapter=choice, wait=wait))
+
+
+def _logging() -> Progress:
+    """What logs each step once, as it begins."""
+    last = ""
+
+    def progress(step: str, fraction: float | None) -> None:
+        nonlocal last
+        if step != last:
+            log.info("%s", step)
+        last = step
+
+    return progress
 
 
 def _checked(options: Options) -> GenerationOptions:

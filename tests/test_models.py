@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 from filelock import FileLock
-from tiny import write_target
+from tiny import write_drafter, write_target
 
 import omnidraft.runtime.models.resolve as resolving
+from omnidraft.export.conversion import convert_model
 from omnidraft.runtime.doctor import examine
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.models import fetch, load_model
@@ -67,6 +68,27 @@ def test_a_checkpoint_is_converted_once(checkpoint: Path, cache: Path) -> None:
         ("float32", other),
     }
     assert {"smollm2-135m", "gemma3-270m"} <= {m.name for m in listed}
+
+
+@pytest.mark.parametrize("quantization", ["4bit", "8bit", "float32"])
+@pytest.mark.parametrize("drafts", [False, True])
+def test_a_conversion_tells_the_fraction_of_the_whole(
+    tmp_path: Path, quantization: str, drafts: bool
+) -> None:
+    """From its first stage to the last one's end, so that an estimate of the time is of all."""
+    told: list[tuple[str, float]] = []
+
+    def progress(step: str, fraction: float | None) -> None:
+        if fraction is not None:
+            told.append((step, fraction))
+
+    source = (write_drafter if drafts else write_target)(tmp_path / "source")
+    convert_model(source, tmp_path / "out", quantization, drafts, {}, progress)
+    fractions = [fraction for _, fraction in told]
+    assert fractions == sorted(fractions)
+    assert fractions[0] == 0 and fractions[-1] == pytest.approx(1)
+    begins = dict(reversed(told))
+    assert len(begins) >= 2 and len(set(begins.values())) == len(begins)
 
 
 def test_what_another_version_converted_is_converted_anew(checkpoint: Path) -> None:

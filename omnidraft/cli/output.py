@@ -109,18 +109,24 @@ def steps(description: str, *, quiet: bool = False) -> Iterator[Show]:
 
 
 class _Bar:
-    """A bar that starts anew with each step, and with it the estimate of the time it takes."""
+    """A bar and an estimate of the time left.
+
+    Both start anew with each step, unless its fraction goes on from where the last one ended: then
+    the steps are parts of one whole.
+    """
 
     def __init__(self, progress: Progress, description: str) -> None:
         self._progress = progress
         self._step = description
+        self._fraction = 0.0
         self._bar = progress.add_task(description, total=None)
 
     def __call__(self, step: str, fraction: float | None, detail: str = "") -> None:
         total = None if fraction is None else 1.0
-        if step != self._step:
-            self._step = step
+        goes_on = fraction is not None and 0 < self._fraction <= fraction
+        if step != self._step and not goes_on:
             self._progress.reset(self._bar, total=total)
+        self._step, self._fraction = step, fraction or 0.0
         self._progress.update(
             self._bar,
             description=f"{step}: {detail}" if detail else step,
