@@ -24,6 +24,7 @@ from tiny import write_drafter, write_target
 import omnidraft
 from omnidraft import Model, ModelInUseError, OmniDraftError, OptionError
 from omnidraft.runtime.decoding import decoder
+from omnidraft.runtime.learning.store import AdapterStore
 
 PROMPTS = ["The quick brown fox", "What is the answer?"]
 
@@ -524,3 +525,31 @@ def test_importing_is_light() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_an_adapter_begins_with_an_answer(
+    folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closed without one, or after one that was broken off, there is none."""
+    monkeypatch.setenv("OMNIDRAFT_DATA", str(tmp_path))
+    store = AdapterStore(tmp_path / "adapters")
+
+    def load() -> Model:
+        return omnidraft.load(*folders, threads=1, adapter="work", learn=True)
+
+    with load():
+        assert not store.list()
+    assert not store.list()
+    with load() as model:
+        stream = model.stream(PROMPTS[0], max_new_tokens=12)
+        next(stream)
+        stream.close()
+    assert not store.list()
+    with load() as model:
+        model.generate(PROMPTS[0], max_new_tokens=12)
+    (kept,) = store.list()
+    assert kept.name == "work"
+    learned = kept.path.read_bytes()
+    with load():
+        pass
+    assert kept.path.read_bytes() == learned

@@ -163,10 +163,7 @@ def adapt(
     except Interrupted as error:
         interruption = error
     finally:
-        if run.curve:
-            run.learner.close()
-        else:
-            run.trainer.close()  # saving would leave an adapter of nothing
+        run.learner.close()
     after = None
     if tests and interruption is None:
         after = _measure(

@@ -131,6 +131,7 @@ class Learner:
             )
             self.head = self.trainer.proven_head
         self._saved = self._changes()
+        self._answered = False
 
     @property
     def scorer(self) -> Callable[[float], float] | None:
@@ -167,6 +168,7 @@ class Learner:
             return
         self.trainer.resume()
         self.trainer.add(self.buffer.end_prompt())
+        self._answered = True
         if self._changes() != self._saved:
             self.save()
 
@@ -207,10 +209,14 @@ class Learner:
             self.save()
 
     def close(self) -> None:
-        """End learning and save; what is still waiting is forgotten: see ``finish``."""
+        """End learning and save; what is still waiting is forgotten: see ``finish``.
+
+        Without an answer there is nothing to save: no adapter begins.
+        """
         if self.trainer is not None:
             self.trainer.close()
-            self.save()
+            if self._answered:
+                self.save()
 
     def _changes(self) -> tuple[int, int, int]:
         if self.trainer is None:
