@@ -51,14 +51,19 @@ ROWS = [
     Row("Llama 3", "llama", "llama3"),
     Row("Llama with YaRN", "llama-yarn", "chatml"),
     Row("Mistral", "mistral-full", "mistral", "sentencepiece"),
+    Row("Ministral-3", "ministral3", "mistral", "sentencepiece"),
     Row("Qwen2", "qwen2", "chatml"),
     Row("Qwen3", "qwen3", "qwen3"),
+    Row("Gemma", "gemma", "gemma2", "gemma"),
     Row("Gemma-2", "gemma2", "gemma2", "gemma"),
     Row("Gemma-3", "gemma3", "gemma3", "gemma"),
     Row("Phi-3", "phi3", "phi3"),
     Row("Granite", "granite", "granite"),
     Row("SmolLM3", "smollm3", "smollm3"),
     Row("OLMo-2", "olmo2", "olmo2"),
+    Row("EXAONE 4", "exaone4", "chatml"),
+    Row("ERNIE 4.5", "ernie4_5", "chatml"),
+    Row("Seed-OSS", "seed_oss", "chatml"),
 ]
 
 

@@ -48,7 +48,7 @@ class Family:
         model_type: as transformers names it.
         change: what differs from SIZES.
         gguf_type: as llama.cpp names it; nothing: it has no GGUF files of its own.
-        interleaved: rows of queries and keys lie pair by pair.
+        interleaved: the converter puts the rows of queries and keys pair by pair.
         metadata: fields of the GGUF file beside the usual ones, without the family's name.
         tensors: tensors of the GGUF file beside the model's.
     """
@@ -70,7 +70,16 @@ GRANITE = {
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
 
+MINISTRAL3_ROPE = {
+    "rope_theta": 10000.0,
+    **YARN,
+    "mscale": 1.0,
+    "mscale_all_dim": 0.6,
+    "llama_4_scaling_beta": 0.1,
+}
+
 FAMILIES = {
+    "gemma": Family("gemma", {"head_dim": 32}, "gemma"),
     "gemma2": Family(
         "gemma2",
         {
@@ -112,6 +121,14 @@ FAMILIES = {
         "gemma3",
         metadata={"attention.sliding_window": WINDOW, "rope.freq_base_swa": 10_000.0},
     ),
+    "ernie4_5": Family("ernie4_5", {"head_dim": 32}, "ernie4_5"),
+    "ernie4_5-biases": Family("ernie4_5", {"head_dim": 16, "use_bias": True}),
+    "exaone4": Family(
+        "exaone4",
+        {"sliding_window": None, "layer_types": ["full_attention"] * 4},
+        "exaone4",
+    ),
+    "exaone4-window": Family("exaone4", {"sliding_window": WINDOW}),
     "granite": Family(
         "granite",
         GRANITE,
@@ -168,6 +185,19 @@ FAMILIES = {
             "head_dim": 16,
             "sliding_window": WINDOW,
             "layer_types": ["sliding_attention", "full_attention"] * 2,
+        },
+    ),
+    "ministral3": Family(
+        "ministral3",
+        {"head_dim": 32, "rope_parameters": MINISTRAL3_ROPE},
+        "mistral3",
+        True,
+        {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 4.0,
+            "rope.scaling.original_context_length": 128,
+            "rope.scaling.yarn_log_multiplier": 0.6,
+            "attention.temperature_scale": 0.1,
         },
     ),
     "phi3": Family("phi3", {}, "phi3"),
@@ -230,6 +260,10 @@ FAMILIES = {
             "rope.scaling.factor": 4.0,
             "rope.scaling.original_context_length": 128,
         },
+    ),
+    "seed_oss": Family("seed_oss", {"head_dim": 16}, "seed_oss"),
+    "seed_oss-output-bias": Family(
+        "seed_oss", {"attention_bias": False, "attention_out_bias": True, "mlp_bias": True}
     ),
     "qwen2": Family("qwen2", {"tie_word_embeddings": True}, "qwen2"),
     "qwen3": Family("qwen3", {"head_dim": 32}, "qwen3"),
@@ -313,7 +347,7 @@ def write_gguf(
         value = tensor.numpy()
         stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert stored is not None, name
-        if family.model_type in ("gemma2", "gemma3_text") and name.endswith("norm.weight"):
+        if family.model_type in ("gemma", "gemma2", "gemma3_text") and name.endswith("norm.weight"):
             value = value + 1
         if family.interleaved and (".q_proj." in name or ".k_proj." in name):
             count = heads if ".q_proj." in name else kv_heads
@@ -479,10 +513,13 @@ def test_what_cannot_be_is_named(model_type: str, change: dict[str, Any], messag
         describe(config, "somewhere")
 
 
-def test_longrope_ends_where_training_did(tmp_path: Path, references: dict[str, Any]) -> None:
-    """Beyond that its other factors hold, for the keys that are in the cache already, too."""
-    for source in sources("phi3-long", tmp_path, references):
-        assert convert(source, tmp_path / "out", "8bit").context_length == 64
+@pytest.mark.parametrize(("name", "length"), [("phi3-long", 64), ("ministral3", 128)])
+def test_a_context_ends_where_training_did(
+    name: str, length: int, tmp_path: Path, references: dict[str, Any]
+) -> None:
+    """Beyond that other factors hold, for the keys that are in the cache already, too."""
+    for source in sources(name, tmp_path, references):
+        assert convert(source, tmp_path / "out", "8bit").context_length == length
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -49,11 +49,14 @@ class RopeScaling(_Read):
     mscale_all_dim: float | None = None
     attention_factor: Positive | None = None
     partial_rotary_factor: Share | None = None
+    # Ministral-3: how much queries grow with each multiple of the length of training.
+    llama_4_scaling_beta: float | None = None
 
     @property
     def kind(self) -> str:
         kind = self.rope_type or self.type or "default"
-        return "longrope" if kind == "su" else kind
+        # Of text the three positions of a multimodal rotation are one.
+        return {"su": "longrope", "mrope": "default"}.get(kind, kind)
 
     @model_validator(mode="after")
     def _complete(self) -> RopeScaling:
@@ -137,11 +140,11 @@ class Config(_Read):
 
     @property
     def context_length(self) -> int:
-        """In tokens. With longrope it ends where training did: beyond that other factors hold."""
+        """In tokens. It ends where training did if beyond that other factors hold."""
         scaling: RopeScaling | None = self.rope_scaling
         if self.rope_parameters:
             scaling = self.rope_parameters.full_attention or self.rope_parameters
-        if scaling is None or scaling.kind != "longrope":
+        if scaling is None or not (scaling.kind == "longrope" or scaling.llama_4_scaling_beta):
             return self.max_position_embeddings
         return min(self.trained_length(scaling), self.max_position_embeddings)
 

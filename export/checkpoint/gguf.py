@@ -87,7 +87,7 @@ class GgufCheckpoint(Reader):
         return any(name.endswith(ends) for name in self._tensors)
 
     def _yarn(self, get: Metadata) -> RopeScaling:
-        for key in ("ext_factor", "attn_factor", "log_multiplier"):
+        for key in ("ext_factor", "attn_factor"):
             if get(f"rope.scaling.yarn_{key}", 0):
                 raise OmniDraftError(f"rope.scaling.yarn_{key} is not supported.")
         original = get("rope.scaling.original_context_length", get("context_length"))
@@ -97,6 +97,8 @@ class GgufCheckpoint(Reader):
             original_max_position_embeddings=float(original),
             beta_fast=float(get("rope.scaling.yarn_beta_fast", 32.0)),
             beta_slow=float(get("rope.scaling.yarn_beta_slow", 1.0)),
+            mscale=1.0,
+            mscale_all_dim=float(get("rope.scaling.yarn_log_multiplier", 0.0)),
         )
 
     def _get(self, key: str, default: Any = None) -> Any:
@@ -113,7 +115,9 @@ class GgufCheckpoint(Reader):
         def get(key: str, default: Any = None) -> Any:
             return self._get(f"{kind}.{key}", default)
 
-        for key in ("expert_count", *(() if family.soft_caps else SOFT_CAPS)):
+        if experts := get("expert_count", 0):
+            raise unsupported(f"{self._source}: architecture '{kind}' with {experts} experts")
+        for key in () if family.soft_caps else SOFT_CAPS:
             if get(key, 0):
                 raise unsupported(f"{self._source}: {key} = {get(key)}")
 

@@ -119,6 +119,11 @@ def _of_config(config: Config, base: float, scaling: RopeScaling | None) -> Rope
     )
 
 
+def still(rope: Rope) -> Rope:
+    """A rotation of heads of the same size that rotates nothing."""
+    return Rope((0.0,) * len(rope.inverse_frequencies))
+
+
 def yarn_amplitude(factor: float, scaling: RopeScaling) -> float:
     """YaRN (arXiv 2309.00071), equation 22; with the two exponents of DeepSeek's models."""
 

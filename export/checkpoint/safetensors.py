@@ -18,6 +18,7 @@ from omnidraft.export.checkpoint.architectures import (
     unsupported,
 )
 from omnidraft.export.checkpoint.config import LARGEST_HEAD, read_config
+from omnidraft.export.checkpoint.multimodal import is_multimodal, text_half
 from omnidraft.export.checkpoint.reader import Reader
 from omnidraft.export.checkpoint.rope import ropes_of
 from omnidraft.export.checkpoint.spec import Decoder, check_sound, said_of
@@ -29,7 +30,10 @@ INT8_FORMAT = "omnidraft-int8-block32"
 HF_ACTIVATIONS = {"silu": "silu", "gelu_tanh": "gelu_pytorch_tanh"}
 _FLOATS = ("F64", "F32", "F16", "BF16")
 # A decoder's own, and that of the decoder in a multimodal model.
-_PREFIXES = ("model.", "model.language_model.", "language_model.model.", "language_model.", "")
+_PREFIXES = (
+    *("model.", "model.language_model.", "language_model.model.", "language_model."),
+    *("model.text_model.", ""),
+)
 _ROWS = 4096
 _HEADS = ("lm_head.weight", "language_model.lm_head.weight")
 # Buffers that old versions of transformers saved: frequencies of the rotation, causal masks.
@@ -60,8 +64,11 @@ class SafetensorsCheckpoint(Reader):
         self._prefix = next(
             (prefix for prefix in _PREFIXES if self._holds(f"{prefix}layers.")), _PREFIXES[0]
         )
-        self._decoder, family = describe(load_json(folder / "config.json"), folder)
+        config = load_json(folder / "config.json")
+        self._multimodal = is_multimodal(config) or "language_model." in self._prefix
+        self._decoder, family = describe(config, folder)
         self._names, self._norm_offset = family.hf_names, family.hf_norm_offset
+        self._interleaved = family.hf_interleaved
         self._settle_tie()
         self._check_tensors(self._present())
 
@@ -95,11 +102,10 @@ class SafetensorsCheckpoint(Reader):
     def _present(self) -> set[str]:
         """The tensors that are the decoder's, or ought to be."""
         present = {name for name in self._files if not _OF_NO_CONCERN.search(name)}
-        # The rest of a multimodal model: what looks at images, or hears.
-        text, found, _ = self._prefix.partition("language_model.")
-        if found:
-            own = (text + found, *(head.removesuffix("weight") for head in _HEADS))
-            present = {name for name in present if name.startswith(own)}
+        if self._multimodal:  # the rest looks at images, or hears
+            own = self._prefix.removesuffix("model.") or self._prefix
+            ours = (own, *(head.removesuffix("weight") for head in _HEADS))
+            present = {name for name in present if name.startswith(ours)}
         return present - {f"{name}.scale" for name in present} if self._int8 else present
 
     def _stored_name(self, layer: str, part: str, suffix: str) -> str:
@@ -166,6 +172,7 @@ def describe(config: Mapping[str, Any], source: Path | str) -> tuple[Decoder, Ar
         OmniDraftError: the family, or something that the fields ask for, is not supported.
     """
     path = f"{source}/config.json"
+    config = text_half(config)
     family = of_model_type(config.get("model_type"), str(source))
     with said_of(path):
         config = family.text_config(config)

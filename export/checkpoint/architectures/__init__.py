@@ -75,8 +75,8 @@ class Architecture(Generic[AnyConfig]):
             the head's is ``lm_head``.
         gguf_names: the same in GGUF files.
         hf_norm_offset: what is added to norms' weights as they lie in safetensors.
-        gguf_interleaved: GGUF files hold the rows of a head's queries and keys, which are rotated
-            in pairs (0, half), (1, half + 1) …, pair by pair.
+        hf_interleaved, gguf_interleaved: safetensors, or GGUF files, hold the rows of a head's
+            queries and keys, which are rotated in pairs (0, half), (1, half + 1) …, pair by pair.
     """
 
     name: str
@@ -91,6 +91,7 @@ class Architecture(Generic[AnyConfig]):
     hf_names: Mapping[str, str] = HF_NAMES
     gguf_names: Mapping[str, str] = GGUF_NAMES
     hf_norm_offset: float = 0.0
+    hf_interleaved: bool = False
     gguf_interleaved: bool = False
 
     def text_config(self, config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Gemma-3, the text half of multimodal ones included: five layers of six have a window."""
+"""Gemma-3: five layers of six have a window."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Gemma3Config(Config):
 
 class Gemma3(Architecture[Gemma3Config]):
     name = "gemma3"
-    model_types = ("gemma3", "gemma3_text")
+    model_types = ("gemma3_text",)
     gguf_types = ("gemma3",)
     schema = Gemma3Config
     activation = "gelu_tanh"
@@ -58,10 +58,6 @@ class Gemma3(Architecture[Gemma3Config]):
     hf_norm_offset = 1.0
 
     def text_config(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        inner = config.get("text_config")
-        if config.get("model_type") == "gemma3" and isinstance(inner, dict):
-            outer = {"quantization_config": config.get("quantization_config")}
-            config = {**outer, **inner, "tie_word_embeddings": True}
         if config.get("use_bidirectional_attention"):
             raise unsupported("use_bidirectional_attention")
         ropes = config.get("rope_parameters")

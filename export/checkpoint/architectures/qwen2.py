@@ -22,8 +22,8 @@ class Qwen2Config(Config):
 
 class Qwen2(Architecture[Qwen2Config]):
     name = "qwen2"
-    model_types = ("qwen2",)
-    gguf_types = ("qwen2",)
+    model_types = ("qwen2", "qwen2_vl_text", "qwen2_5_vl_text")
+    gguf_types = ("qwen2", "qwen2vl")
     schema = Qwen2Config
 
     def from_config(self, decoder: Decoder, config: Qwen2Config) -> Decoder:

@@ -16,8 +16,8 @@ class Qwen3Config(Qwen2Config):
 
 class Qwen3(Architecture[Qwen3Config]):
     name = "qwen3"
-    model_types = ("qwen3",)
-    gguf_types = ("qwen3",)
+    model_types = ("qwen3", "qwen3_vl_text")
+    gguf_types = ("qwen3", "qwen3vl")
     schema = Qwen3Config
     qk_norm = "head"
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from omnidraft.export.checkpoint.architectures import Architecture, Metadata
 from omnidraft.export.checkpoint.config import Base, Config, Size
-from omnidraft.export.checkpoint.rope import Rope
+from omnidraft.export.checkpoint.rope import still
 from omnidraft.export.checkpoint.spec import Decoder, windows_of
 from omnidraft.runtime.errors import DamagedFileError
 
@@ -51,8 +51,7 @@ class SmolLM3(Architecture[SmolLM3Config]):
 
 def _rotating(decoder: Decoder, rotates: Sequence[int]) -> Decoder:
     rope = decoder.ropes[0]
-    still = Rope((0.0,) * len(rope.inverse_frequencies))
-    return replace(decoder, ropes=tuple(rope if each else still for each in rotates))
+    return replace(decoder, ropes=tuple(rope if each else still(rope) for each in rotates))
 
 
 architecture = SmolLM3()
