@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import tempfile
 import warnings
 from importlib.metadata import version
@@ -38,6 +39,7 @@ from omnidraft.runtime.storage.bundle import (
     Thresholds,
 )
 from omnidraft.runtime.storage.checkpoints import source_sha256
+from omnidraft.runtime.storage.files import expanded
 from omnidraft.runtime.storage.folders import whole_folder
 from omnidraft.runtime.storage.manifest import describe_files
 from omnidraft.runtime.text.tokenizer import Tokenizer, tokenizer_files
@@ -220,7 +222,7 @@ def find_checkpoint(name: str, progress: Progress) -> Path:
     try:
         return resolve_checkpoint(name, progress=progress)
     except ModelNotFoundError as error:
-        if not Path(name).expanduser().exists():
+        if not os.path.exists(expanded(name)):
             raise
         raise ModelNotFoundError(
             f"{name} is no checkpoint: neither a GGUF file nor a folder with config.json and "

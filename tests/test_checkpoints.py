@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import shutil
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,7 @@ from omnidraft.runtime.engines.onnx import OnnxModel
 from omnidraft.runtime.engines.transformers import TransformersModel
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.models.fetch import content_key
+from omnidraft.runtime.models.resolve import folder_name
 from omnidraft.runtime.storage.checkpoints import source_sha256
 from omnidraft.runtime.text.tokenizer import Tokenizer
 
@@ -316,6 +320,60 @@ def test_parts_are_read_whichever_is_named(tmp_path: Path, named: int, suffix: s
     paths[1].write_bytes(data)
     assert source_sha256(paths[named]) != before
     assert content_key(paths[named]) != key
+
+
+def test_parts_are_one_model_of_the_cache(tmp_path: Path) -> None:
+    paths = write_parts(tmp_path, in_parts(random_weights(), "blk.1", "output"))
+    assert len({folder_name(str(path), "8bit") for path in paths}) == 1
+
+
+def changed(values: dict[str, Any]) -> Callable[[gguf.GGUFWriter], None]:
+    def change(writer: gguf.GGUFWriter) -> None:
+        for key, value in values.items():
+            writer.kv_data[0].pop(key, None)
+            kinds = {bool: "bool", int: "int64", float: "float32", str: "string", list: "array"}
+            getattr(writer, f"add_{kinds[type(value)]}")(key, value)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("values", "factor"),
+    [
+        ({"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}, 4.0),
+        ({"rope.scaling.factor": 4.0}, 4.0),
+        ({"rope.scale_linear": 4.0}, 4.0),
+        ({"rope.scaling.factor": 0.0}, 1.0),
+        ({"rope.scaling.type": "none", "rope.scaling.factor": 4.0}, 1.0),
+    ],
+)
+def test_linear_scaling_as_llamacpp_reads_it(
+    tmp_path: Path, values: dict[str, Any], factor: float
+) -> None:
+    change = changed({f"llama.{key}": value for key, value in values.items()})
+    path = write_gguf(tmp_path / "a.gguf", gguf_tensors(random_weights()), change=change)
+    assert open_checkpoint(path).decoder.ropes[0].inverse_frequencies[0] == 1 / factor
+
+
+@pytest.mark.parametrize("value", ["text", -1, True, [1, 2], math.nan, math.inf, -2.5, 1 << 62])
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("rope.freq_base", "rope.scaling.factor", "rope.scaling.original_context_length"),
+        *("rope.scaling.attn_factor", "rope.scaling.yarn_beta_fast"),
+        *("rope.scaling.yarn_beta_slow", "rope.scaling.yarn_log_multiplier"),
+    ],
+)
+def test_odd_rotation_is_told_in_words(tmp_path: Path, key: str, value: Any) -> None:
+    values = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}
+    change = changed(values | {f"llama.{key}": value})
+    path = write_gguf(tmp_path / "a.gguf", gguf_tensors(random_weights()), change=change)
+    try:
+        rope = open_checkpoint(path).decoder.ropes[0]
+    except OmniDraftError as error:
+        assert re.search(r"rope\.(scaling|freq_base).*(must|cannot) be", str(error))
+    else:
+        assert value == 1 << 62 and all(map(math.isfinite, rope.inverse_frequencies))
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])

@@ -13,6 +13,7 @@ import pytest
 from hub import Hub, stand_in_hub
 from tiny import write_target
 
+from omnidraft.export.pipeline import find_checkpoint
 from omnidraft.runtime.errors import MissingDependencyError, ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.models import load_model
 from omnidraft.runtime.models.hub import HubName, fetch_hub, hub_name
@@ -76,6 +77,7 @@ def test_nothing_is_fetched_for_an_engine_that_is_not_installed(
         ("a/b/c", None),
         ("org/", None),
         ("org/model:", None),
+        ("org/" + "m" * 5000, HubName("org/" + "m" * 5000, None, None)),
     ],
 )
 def test_names_of_the_hub(name: str, expected: HubName | None) -> None:
@@ -102,6 +104,13 @@ def test_a_model_is_fetched_and_converted(tmp_path: Path, monkeypatch: pytest.Mo
     assert not list(hub.cache.rglob("*.safetensors"))
 
 
+@pytest.mark.parametrize("name", ["org/" + "m" * 5000, "~nobody-here/model", "org/a\0b"])
+def test_a_name_that_cannot_be_a_path(name: str) -> None:
+    for find in (resolve, resolve_checkpoint, lambda name: find_checkpoint(name, ignore)):
+        with pytest.raises(OmniDraftError):
+            find(name)
+
+
 def test_only_what_makes_a_model_is_fetched(hub: Hub, tmp_path: Path) -> None:
     wanted = ["config.json", "tokenizer.json", "special_tokens_map.json", "model.safetensors"]
     fill(hub, *wanted, "README.md", "consolidated.safetensors", "pytorch_model.bin")
@@ -111,16 +120,21 @@ def test_only_what_makes_a_model_is_fetched(hub: Hub, tmp_path: Path) -> None:
 
 
 def test_a_model_without_safetensors(hub: Hub, tmp_path: Path) -> None:
-    wanted = ["config.json", "tokenizer.model", "pytorch_model.bin"]
+    wanted = ["config.json", "tokenizer.model", "added_tokens.json", "pytorch_model.bin"]
     fill(hub, *wanted, "training_args.bin", "optimizer.bin")
     fetch_hub(TINY, tmp_path / "download", ignore)
     assert sorted(hub.got) == sorted(wanted)
 
 
-def test_a_revision(hub: Hub, tmp_path: Path) -> None:
-    fill(hub, "config.json", "model.safetensors")
-    fetch_hub(HubName("someone/tiny", "v2", None), tmp_path / "download", ignore)
-    assert set(hub.revisions) == {"v2"}
+@pytest.mark.parametrize("revision", ["v2", "refs/pr/3", "feature/new.one"])
+def test_a_revision(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, revision: str
+) -> None:
+    monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path / "cache"))
+    hub.folder = write_target(tmp_path / "other")
+    found = resolve(f"someone/tiny@{revision}")
+    assert found.parent == tmp_path / "cache/models" and found.is_dir()
+    assert set(hub.revisions) == {revision}
 
 
 def test_what_the_cache_holds_is_not_fetched(hub: Hub, tmp_path: Path) -> None:
@@ -167,25 +181,34 @@ def test_a_checkpoint_as_it_is_lies_in_the_hubs_own_cache(hub: Hub) -> None:
     assert len(hub.got) == 3
 
 
+PARTS = ["F16/tiny-F16-00001-of-00002.gguf", "F16/tiny-F16-00002-of-00002.gguf"]
+
+
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
         ("Q4_K_M", ["tiny-Q4_K_M.gguf"]),
         ("q4_k_m", ["tiny-Q4_K_M.gguf"]),
         ("tiny-Q8_0.gguf", ["tiny-Q8_0.gguf"]),
-        ("F16", ["F16/tiny-F16-00001-of-00002.gguf", "F16/tiny-F16-00002-of-00002.gguf"]),
-        ("F16/tiny-F16-00001-of-00002.gguf", ["F16/tiny-F16-00001-of-00002.gguf"]),
+        ("F16", PARTS),
+        *((part, PARTS) for part in PARTS),
+        ("tiny-F16-00002-of-00002", PARTS),
+        ("F16/tiny-F16", PARTS),
+        # What is called so, though another begins so.
+        ("Q8_0", ["tiny-Q8_0.gguf"]),
+        ("tiny-q4_0", ["tiny-Q4_0.GGUF"]),
+        ("tiny-Q4_0.GGUF", ["tiny-Q4_0.GGUF"]),
+        ("4_8", ["tiny-Q4_0_4_8.gguf"]),
     ],
 )
 def test_one_of_several_gguf_files(
     hub: Hub, tmp_path: Path, asked: str, expected: list[str]
 ) -> None:
     fill(hub, "tiny-Q4_K_M.gguf", "tiny-Q4_K_S.gguf", "tiny-Q8_0.gguf", "mmproj-F16.gguf")
-    fill(hub, "F16/tiny-F16-00001-of-00002.gguf", "F16/tiny-F16-00002-of-00002.gguf", "config.json")
+    fill(hub, "tiny-Q8_0-long.gguf", "tiny-Q4_0.GGUF", "tiny-Q4_0_4_8.gguf", "config.json", *PARTS)
     found = fetch_hub(HubName("someone/tiny", None, asked), tmp_path / "download", ignore)
     assert found == tmp_path / "download" / expected[0]
-    if asked != expected[0]:
-        assert sorted(hub.got) == expected
+    assert sorted(hub.got) == expected
 
 
 def test_which_gguf_files_there_are_is_said(hub: Hub, tmp_path: Path) -> None:
@@ -193,9 +216,29 @@ def test_which_gguf_files_there_are_is_said(hub: Hub, tmp_path: Path) -> None:
     for asked in (None, "Q5_K_M"):
         with pytest.raises(ModelNotFoundError, match=r"someone/tiny:Q4_K_M, someone/tiny:Q8_0"):
             fetch_hub(HubName("someone/tiny", None, asked), tmp_path / "download", ignore)
-    with pytest.raises(ModelNotFoundError, match="2 GGUF files"):
-        fetch_hub(HubName("someone/tiny", None, "Q8_0"), tmp_path / "download", ignore)
+    with pytest.raises(ModelNotFoundError, match="3 GGUF files"):
+        fetch_hub(HubName("someone/tiny", None, "tiny"), tmp_path / "download", ignore)
     assert hub.got == []
+
+
+def test_every_choice_that_is_named_is_one(hub: Hub, tmp_path: Path) -> None:
+    for number, names in enumerate(
+        [
+            ["a/model.gguf", "b/model.gguf", "c/model-00001-of-00001.gguf"],
+            ["tiny-Q8_0.gguf", "tiny-Q8_0-long.gguf", "tiny-Q8_0-longer.GGUF"],
+            ["tiny.gguf", "tiny-Q8_0.gguf"],
+        ]
+    ):
+        hub.folder = tmp_path / f"repository{number}"
+        fill(hub, *names)
+        with pytest.raises(ModelNotFoundError, match="[23] GGUF") as error:
+            fetch_hub(TINY, tmp_path / "download", ignore)
+        said = str(error.value).partition("Name one of them: ")[2].removesuffix(".").split(", ")
+        chosen = {hub_name(each) for each in said}
+        fetched = {
+            fetch_hub(each, tmp_path / f"download{number}", ignore) for each in chosen if each
+        }
+        assert len(chosen) == len(fetched) == len(names)
 
 
 def test_a_repository_with_one_gguf_file(hub: Hub, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ HeadSize = Annotated[int, Field(ge=1, le=LARGEST_HEAD)]
 Context = Annotated[int, Field(ge=2, le=LONGEST_CONTEXT)]
 # Of frequencies, the highest of which is 1.
 Base = Annotated[float, Field(gt=1, allow_inf_nan=False)]
+Exponent = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -45,8 +46,8 @@ class RopeScaling(_Read):
     beta_fast: Positive = 32
     beta_slow: Positive = 1
     truncate: bool = True
-    mscale: float | None = None
-    mscale_all_dim: float | None = None
+    mscale: Exponent | None = None
+    mscale_all_dim: Exponent | None = None
     attention_factor: Positive | None = None
     partial_rotary_factor: Share | None = None
     # Ministral-3: how much queries grow with each multiple of the length of training.

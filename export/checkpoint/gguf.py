@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from omnidraft.export.checkpoint.architectures import SOFT_CAPS, Metadata, of_gguf_type, unsupported
 from omnidraft.export.checkpoint.config import (
@@ -24,6 +25,7 @@ from omnidraft.export.checkpoint.rope import Rope, divided, rope_of, yarn_amplit
 from omnidraft.export.checkpoint.spec import Decoder, check_sound, said_of, split_name
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
 from omnidraft.runtime.storage.gguf import GgufTensor, read_gguf
+from omnidraft.runtime.storage.validation import mistakes
 
 # Types whose values need no scale.
 _FLOATS = {"F32": "<f4", "F16": "<f2", "F64": "<f8"}
@@ -91,14 +93,14 @@ class GgufCheckpoint(Reader):
             if get(f"rope.scaling.yarn_{key}", 0):
                 raise OmniDraftError(f"rope.scaling.yarn_{key} is not supported.")
         original = get("rope.scaling.original_context_length", get("context_length"))
-        return RopeScaling(
+        return _scaling(
             rope_type="yarn",
-            factor=float(get("rope.scaling.factor")),
-            original_max_position_embeddings=float(original),
-            beta_fast=float(get("rope.scaling.yarn_beta_fast", 32.0)),
-            beta_slow=float(get("rope.scaling.yarn_beta_slow", 1.0)),
+            factor=get("rope.scaling.factor"),
+            original_max_position_embeddings=original,
+            beta_fast=get("rope.scaling.yarn_beta_fast", 32.0),
+            beta_slow=get("rope.scaling.yarn_beta_slow", 1.0),
             mscale=1.0,
-            mscale_all_dim=float(get("rope.scaling.yarn_log_multiplier", 0.0)),
+            mscale_all_dim=get("rope.scaling.yarn_log_multiplier", 0.0),
         )
 
     def _get(self, key: str, default: Any = None) -> Any:
@@ -169,21 +171,30 @@ class GgufCheckpoint(Reader):
         return decoder
 
     def _rope(self, get: Metadata, head_size: int, rotary_size: int) -> Rope:
-        kind = get("rope.scaling.type", "none")
+        # As llama.cpp has it: a factor alone is a linear one, which old files call otherwise.
+        kind = get("rope.scaling.type", "linear")
         scaling, amplitude = None, 1.0
+
+        def number(key: str, default: float) -> float:
+            value = get(key, default)
+            if type(value) not in (int, float) or not 0 < value < math.inf:
+                raise DamagedFileError(f"{key} cannot be {value!r:.60}.")
+            return float(value)
+
         if _SHORT_FACTORS in self._tensors:
             factors = self._read(_SHORT_FACTORS, 0, head_size).tolist()
-            scaling = RopeScaling(rope_type="longrope", short_factor=factors)
-            amplitude = get("rope.scaling.attn_factor", 1.0)
+            scaling = _scaling(rope_type="longrope", short_factor=factors)
+            amplitude = number("rope.scaling.attn_factor", 1.0)
         elif kind == "yarn":
             scaling = self._yarn(get)
             assert scaling.factor is not None
-            amplitude = get("rope.scaling.attn_factor", 1.0)
+            amplitude = number("rope.scaling.attn_factor", 1.0)
             amplitude *= yarn_amplitude(scaling.factor, scaling)
         elif kind not in ("none", ""):
-            scaling = RopeScaling(rope_type=kind, factor=float(get("rope.scaling.factor", 1.0)))
+            factor = get("rope.scaling.factor", 0.0) or get("rope.scale_linear", 0.0) or 1.0
+            scaling = _scaling(rope_type=kind, factor=factor)
         rope = rope_of(
-            get("rope.freq_base", 10_000.0),
+            number("rope.freq_base", 10_000.0),
             head_size,
             scaling,
             rotary_size=rotary_size,
@@ -192,6 +203,18 @@ class GgufCheckpoint(Reader):
         if _FREQUENCY_FACTORS not in self._tensors:
             return rope
         return divided(rope, self._read(_FREQUENCY_FACTORS, 0, head_size))
+
+
+def _scaling(**values: Any) -> RopeScaling:
+    """Of ``rope.scaling``.
+
+    Raises:
+        DamagedFileError: one of the values cannot be.
+    """
+    try:
+        return RopeScaling(**values)
+    except ValidationError as error:
+        raise DamagedFileError(f"rope.scaling: {mistakes(error)}.") from error
 
 
 class _Tensor:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from glob import escape
@@ -25,6 +26,7 @@ _COMPANIONS = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
+    "added_tokens.json",
     "chat_template.jinja",
     "chat_template.json",
 )
@@ -34,6 +36,7 @@ _FORMS = (
     ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model*.bin"),
 )
 _PART = re.compile(r"-(\d{5})-of-(\d{5})(?=\.\w+$)")
+_GGUF = re.compile(r"\.gguf$", re.I)
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,8 @@ class HubName:
 def hub_name(name: str) -> HubName | None:
     """What a name says as one of the hub; None where it has another form or is a path here."""
     match = _NAME.fullmatch(name)
-    if match is None or name.startswith(".") or Path(name).exists():
+    # Unlike Path.exists, this takes a name that is too long for a path.
+    if match is None or name.startswith(".") or os.path.exists(name):
         return None
     return HubName(match["repository"], match["revision"], match["file"])
 
@@ -103,7 +107,7 @@ def fetch_hub(name: HubName, folder: Path | None, progress: Progress) -> Path:
 
     wanted = partial(_model_of, name)
     found = _fetch(name, wanted, folder, progress)
-    ggufs = [file for file in wanted(_files(found)) if file.endswith(".gguf")]
+    ggufs = [file for file in wanted(_files(found)) if _GGUF.search(file)]
     return found / ggufs[0] if ggufs else found
 
 
@@ -217,29 +221,44 @@ def _gguf_of(name: HubName, files: list[str]) -> list[str]:
     ggufs = [
         file
         for file in files
-        if file.lower().endswith(".gguf") and not re.match("mmproj|imatrix", Path(file).name, re.I)
+        if _GGUF.search(file) and not re.match("mmproj|imatrix", Path(file).name, re.I)
     ]
-    chosen = ggufs
+    # Each model by its name, with the files that it is in.
+    models: dict[str, list[str]] = {}
+    for file in sorted(ggufs):
+        models.setdefault(_PART.sub("", file), []).append(file)
+    fitting = models
     if name.file is not None:
-        asked = re.escape(name.file.removesuffix(".gguf"))
-        told = re.compile(rf"(?:^|[-._/]){asked}(?:$|[-._/])", re.I)
-        chosen = [f for f in ggufs if name.file == f] or [f for f in ggufs if told.search(f)]
-    models = {_PART.sub("", file) for file in chosen}
-    if len(models) == 1:
-        return sorted(chosen)
+        fitting = _fitting(name.file, models)
+    if len(fitting) == 1:
+        return next(iter(fitting.values()))
     if not ggufs:
         raise ModelNotFoundError(
             f"{name} holds neither a config.json with safetensors (or PyTorch) weights nor a GGUF "
             "file. Load it with transformers, save it with save_pretrained(), and give the path of "
             "that folder."
         )
-    what = f"no GGUF file {name.file!r}" if not models else f"{len(models)} GGUF files that fit"
-    names = models or {_PART.sub("", file) for file in ggufs}
-    raise ModelNotFoundError(f"{name} holds {what}. Name one of them: {_choices(name, names)}.")
+    what = f"no GGUF file {name.file!r}" if not fitting else f"{len(fitting)} GGUF files that fit"
+    choices = _choices(name, fitting or models)
+    raise ModelNotFoundError(f"{name} holds {what}. Name one of them: {choices}.")
+
+
+def _fitting(asked: str, models: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """The models that are called so; if there are none, those whose names end so, or have it."""
+    asked = _PART.sub("", _GGUF.sub("", asked) + ".gguf")
+    word = rf"(?:^|[-._/]){re.escape(_GGUF.sub('', asked))}"
+    for pattern in (re.escape(asked), rf".*{word}\.gguf", rf".*{word}(?:[-._/].*)"):
+        told = re.compile(pattern, re.I)
+        if found := {model: files for model, files in models.items() if told.fullmatch(model)}:
+            return found
+    return {}
 
 
 def _choices(name: HubName, models: Iterable[str]) -> str:
-    stems = [Path(model).name.removesuffix(".gguf") for model in sorted(models)]
+    paths = [_GGUF.sub("", model) for model in sorted(models)]
+    stems = [Path(path).name for path in paths]
+    if len(set(stems)) < len(stems):  # their folders tell them apart
+        stems = paths
     # What they have in common tells nobody which is which.
     common = Path(stems[0]).name
     for stem in stems[1:]:

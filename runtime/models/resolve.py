@@ -31,6 +31,7 @@ from omnidraft.runtime.models.progress import Progress, silent
 from omnidraft.runtime.storage.checkpoints import source_files
 from omnidraft.runtime.storage.files import expanded
 from omnidraft.runtime.storage.folders import scratch_folder
+from omnidraft.runtime.storage.gguf import gguf_parts
 from omnidraft.runtime.storage.manifest import MANIFEST_FILE, Manifest, describe_files, is_outdated
 
 # Bytes a converted model takes for each weight, its embedding included; generous.
@@ -102,6 +103,8 @@ def _plan(name: str) -> _Plan:
     if is_here:
         if not engine_spec(engine_of(path)).checkpoints:
             return _Plan(path)
+        # A GGUF in parts is one model, by whichever of them it is named.
+        path = gguf_parts(path)[0] if path.is_file() and gguf_parts(path)[0].is_file() else path
         key = f"{path.resolve().stem}-{content_key(path)}"
         notes = {"name": str(path.resolve())}
         return _Plan(None, key, weights=_weights_of(path), notes=notes, here=path)
