@@ -581,6 +581,10 @@ def test_the_command_lists_and_shows(home: AdapterStore) -> None:
     text = command("show", "trying")
     assert "3 updates from 9 prompts; 2 came into use, 1 rolled back" in text
     assert "none in use yet" in text and "{" not in text and "rank" not in text
+    row = next(line for line in command("list").splitlines() if line.startswith("trying"))
+    assert "–" in row.split() and "–" not in next(
+        line for line in command("list").splitlines() if line.startswith("math")
+    )
     home.save("trying", small(1, figures={"learning": ["of", "another", "kind"], "head": None}))
     assert "0 updates from 0 prompts" in command("show", "trying")
     with pytest.raises(DamagedFileError):

@@ -832,6 +832,9 @@ def test_models_and_doctor(world: dict[str, str]) -> None:
     done = run(world, "models", "pull", world["target"], "--quantization", "8bit")
     folder = Path(done.stdout.decode().strip())
     assert done.returncode == 0 and (folder / "omnidraft-model.json").is_file()
+    # However small, it is not nothing.
+    shown = run(world, "models", "list").stdout.decode()
+    assert re.search(r"\b0\.\d\d MB +ready", shown) and " 0.00 MB" not in shown
     done = run(world, "doctor", "--json")
     findings = {finding["subject"]: finding for finding in json.loads(done.stdout)["findings"]}
     assert findings["ONNX Runtime"]["state"] == "ok"

@@ -78,7 +78,8 @@ def random_weights(
             "mlp.down_proj": (hidden, inner),
         }.items():
             shapes[f"model.layers.{i}.{name}.weight"] = shape
-            if config.get("attention_bias") and name.startswith("self_attn"):
+            flag = {"self_attn": "attention_bias", "mlp": "mlp_bias"}.get(name.partition(".")[0])
+            if flag and config.get(flag):
                 shapes[f"model.layers.{i}.{name}.bias"] = shape[:1]
     return {
         name: rng.normal(1.0 if len(shape) == 1 else 0.0, deviation, shape).astype(np.float32)

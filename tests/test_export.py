@@ -13,6 +13,8 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +29,7 @@ from tiny import byte_level_tokenizer, sentencepiece_tokenizer, write_drafter, w
 
 from omnidraft.export.calibration import calibration_texts, held_texts
 from omnidraft.export.checkpoint import open_checkpoint
-from omnidraft.export.conversion import convert
+from omnidraft.export.conversion import convert, convert_drafter
 from omnidraft.export.graphs.gptq import quantize_blocks4_gptq
 from omnidraft.export.latency import measure_latency
 from omnidraft.export.learnable import learnable_drafter
@@ -41,6 +43,7 @@ from omnidraft.runtime.engines.onnx import OnnxModel
 from omnidraft.runtime.errors import (
     ContextOverflowError,
     DamagedFileError,
+    MissingDependencyError,
     ModelNotFoundError,
     OmniDraftError,
 )
@@ -104,29 +107,40 @@ def test_float32_computes_what_the_checkpoint_does(
         np.testing.assert_allclose(part, expected[start:stop], rtol=0, atol=1e-4)
 
 
-def add_biases(source: Path) -> None:
-    """Make the weights those of a Qwen2."""
+def add_biases(source: Path, parts: str = "qkv") -> None:
+    """Make the weights those of a Qwen2, or of a Llama with biases."""
     tensors = load_file(source / "model.safetensors")
-    for layer in range(2):
-        for part, heads in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS)):
-            bias = RNG.normal(0, 0.3, heads * SIZE).astype(np.float32)
-            tensors[f"model.layers.{layer}.self_attn.{part}_proj.bias"] = bias
+    for name, weight in list(tensors.items()):
+        stem = name.removesuffix("_proj.weight")
+        if stem != name and (parts == "all" or stem[-1] in parts):
+            bias = RNG.normal(0, 0.3, len(weight)).astype(np.float32)
+            tensors[f"{stem}_proj.bias"] = bias
     save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
 
 
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ({"model_type": "qwen2"}, "qkv"),
+        ({"attention_bias": True, "mlp_bias": True}, "all"),
+    ],
+)
 def test_a_drafter_of_another_family_that_computes_the_same(
-    checkpoint: Path, tmp_path: Path
+    checkpoint: Path, tmp_path: Path, change: dict[str, Any], parts: str
 ) -> None:
     source = tmp_path / "source"
     shutil.copytree(checkpoint, source)
     config = json.loads((source / "config.json").read_text())
-    (source / "config.json").write_text(json.dumps(config | {"model_type": "qwen2"}))
-    add_biases(source)
+    (source / "config.json").write_text(json.dumps(config | change))
+    add_biases(source, parts)
     convert(source, tmp_path / "converted", "float32")
-    export(str(source), tmp_path / "bundle", options=Options("none", lora_rank=0))
     expected = logits(OnnxModel(tmp_path / "converted", threads=1))
-    found = logits(open_engine(tmp_path / "bundle", threads=1))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+    export(str(source), tmp_path / "none", options=Options("none", lora_rank=2))
+    export(str(source), tmp_path / "int8", options=Options("int8", lora_rank=2))
+    convert_drafter(source, tmp_path / "own")
+    for name, error in (("none", 1e-4), ("int8", 0.03), ("own", 0.03)):
+        found = logits(open_engine(tmp_path / name, threads=1))
+        assert np.linalg.norm(found - expected) < error * np.linalg.norm(expected), name
 
 
 def test_quantized_bundles_are_near_and_smaller(bundles: dict[str, Path]) -> None:
@@ -808,6 +822,30 @@ main()
 """
     done = run(code=code)
     assert done.returncode == 130 and not done.stderr and not done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "lacking"),
+    [
+        ("torch", "torch"),
+        ("executorch.exir", "executorch"),
+        # It is there, and a package that it imports is not.
+        ("executorch.devtools.backend_debug", "pandas"),
+        ("executorch.backends.xnnpack.partition.xnnpack_partitioner", "tabulate"),
+    ],
+)
+def test_half_of_what_executorch_needs(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, lacking: str
+) -> None:
+    def importing(name: str) -> ModuleType:
+        if name == module:
+            raise ModuleNotFoundError(f"No module named {lacking!r}", name=lacking)
+        return ModuleType(name)
+
+    monkeypatch.setattr("omnidraft.export.recipes.executorch.import_module", importing)
+    with pytest.raises(MissingDependencyError, match=rf"needs {lacking}.*omnidraft\[executorch\]"):
+        export(str(checkpoint), tmp_path / "out", "executorch")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_help_names_the_chip() -> None:

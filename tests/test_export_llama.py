@@ -42,7 +42,7 @@ def write(folder: Path, **settings: object) -> tuple[torch.nn.Module, Path]:
         {"num_key_value_heads": 4, "tie_word_embeddings": True},
         {"num_key_value_heads": 2, "tie_word_embeddings": False},
         {"num_key_value_heads": 1, "attention_bias": True},
-        {"num_key_value_heads": 4, "head_dim": 8},
+        {"num_key_value_heads": 4, "head_dim": 8, "mlp_bias": True},
     ],
     ids=str,
 )

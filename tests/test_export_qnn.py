@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from needs import needs
 from numpy.typing import NDArray
 from onnx import ModelProto
+from test_convert import LLAMA as SMALL
+from test_convert import random_weights, write_safetensors
 from tiny import write_drafter
 
 from omnidraft.export.checkpoint import Checkpoint, Decoder, open_checkpoint
@@ -126,6 +128,16 @@ def plain(source: Path, tmp_path_factory: pytest.TempPathFactory) -> OnnxModel:
     folder = tmp_path_factory.mktemp("plain") / "model"
     convert(source, folder, "float32")
     return OnnxModel(folder)
+
+
+def test_a_static_graph_of_a_drafter_with_biases(tmp_path: Path) -> None:
+    config = SMALL | {"attention_bias": True, "mlp_bias": True}
+    source = write_safetensors(tmp_path / "source", config, random_weights(config))
+    convert(source, tmp_path / "plain", "float32")
+    static = decoder_of(write_static_graph(open_checkpoint(source), CONTEXT, RANK).model)
+    tokens = np.random.default_rng(0).integers(0, config["vocab_size"], 40)
+    expected = OnnxModel(tmp_path / "plain").forward(tokens)
+    np.testing.assert_allclose(static.forward(tokens), expected, rtol=0, atol=1e-4)
 
 
 @settings(max_examples=15)

@@ -77,7 +77,8 @@ def test_nothing_is_fetched_for_an_engine_that_is_not_installed(
         ("a/b/c", None),
         ("org/", None),
         ("org/model:", None),
-        ("org/" + "m" * 5000, HubName("org/" + "m" * 5000, None, None)),
+        ("org/" + "m" * 5000, None),
+        ("org/model:" + "m" * 5000, HubName("org/model", None, "m" * 5000)),
     ],
 )
 def test_names_of_the_hub(name: str, expected: HubName | None) -> None:
@@ -231,7 +232,7 @@ def test_every_choice_that_is_named_is_one(hub: Hub, tmp_path: Path) -> None:
     ):
         hub.folder = tmp_path / f"repository{number}"
         fill(hub, *names)
-        with pytest.raises(ModelNotFoundError, match="[23] GGUF") as error:
+        with pytest.raises(ModelNotFoundError, match="GGUF files") as error:
             fetch_hub(TINY, tmp_path / "download", ignore)
         said = str(error.value).partition("Name one of them: ")[2].removesuffix(".").split(", ")
         chosen = {hub_name(each) for each in said}

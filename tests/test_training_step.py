@@ -61,6 +61,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_attention_heads": 3,
         "num_key_value_heads": 1,
         "attention_bias": True,
+        "mlp_bias": True,
         "num_hidden_layers": 1,
         "tie_word_embeddings": True,
     },

@@ -11,8 +11,8 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 
     from omnidraft.export.torch_llama.model import Llama
 
+_MODULES = (
+    *("torch", "torchao", "executorch.exir", "executorch.devtools.backend_debug"),
+    "executorch.backends.xnnpack.partition.xnnpack_partitioner",
+)
+"""What an export imports."""
 PROGRAM_FILE = "model.pte"
 TRAINING_FILE = "training.pte"
 WIDTH = 64
@@ -68,12 +73,7 @@ class ExecuTorchRecipe:
     parity_positions = 1024
 
     def check(self, options: Options) -> None:
-        missing = [name for name in ("torch", "executorch", "torchao") if find_spec(name) is None]
-        if missing:
-            raise MissingDependencyError(
-                f"The executorch backend needs {', '.join(missing)}: "
-                "pip install 'omnidraft[executorch]'."
-            )
+        _check_installed()
         if options.soc is not None:
             soc = find_soc(options.soc)
             if options.quantization not in (None, "none"):
@@ -130,6 +130,19 @@ class ExecuTorchRecipe:
 
 
 recipe = ExecuTorchRecipe()
+
+
+def _check_installed() -> None:
+    """Import what the export will import, so that a package that these lack is missed now."""
+    with _quiet():
+        for module in _MODULES:
+            try:
+                import_module(module)
+            except ImportError as error:
+                raise MissingDependencyError(
+                    f"The executorch backend needs {error.name or module}, which cannot be "
+                    f"imported ({error}): pip install 'omnidraft[executorch]'."
+                ) from error
 
 
 def _check_qnn(soc: str) -> None:

@@ -49,7 +49,7 @@ def list_(as_json: opt.AsJson = False) -> None:
         facts: list[str | Text] = [Text("unreadable", "red"), "–", "", "", ""]
         if entry.metadata is not None:
             m = entry.metadata
-            counts = (f"{m.prompts:,}", f"{m.updates:,}", str(m.rank))
+            counts = (f"{m.prompts:,}", f"{m.updates:,}", str(m.rank or "–"))
             facts = [m.drafter.name, m.target.name, *counts]
         used = f"{entry.used.astimezone():%Y-%m-%d %H:%M}"
         table.add_row(entry.name, *facts, f"{entry.size / 1e6:.2f} MB", used)

@@ -39,7 +39,7 @@ def list_(as_json: opt.AsJson = False) -> None:
     for heading in (*headings, "") if described else headings:
         table.add_column(heading, justify="right" if heading == "size" else "left")
     for model in listed:
-        size = f"{model.size / 1e6:.0f} MB" if model.path else "–"
+        size = _megabytes(model.size) if model.path else "–"
         state: str = model.state
         if state == "ready" and not model.again:
             state += ", source gone"
@@ -48,7 +48,7 @@ def list_(as_json: opt.AsJson = False) -> None:
         table.add_row(*map(Text, (*cells, model.description) if described else cells))
     print_table(table)
     if unused := sum(model.size for model in listed if model.unused):
-        errors.print(f"{unused / 1e6:.0f} MB are of no use: omnidraft models rm --unused")
+        errors.print(f"{_megabytes(unused)} are of no use: omnidraft models rm --unused")
 
 
 @models_app.command(cls=Command)
@@ -115,9 +115,13 @@ def rm(
         return
     for model in removed:
         weights = f" ({model.quantization})" if model.quantization else ""
-        print(f"removed {model.name}{weights}, {model.size / 1e6:.0f} MB")
+        print(f"removed {model.name}{weights}, {_megabytes(model.size)}")
     if not removed:
         print("nothing is unused")
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.{0 if size >= 1e7 else 2}f} MB"
 
 
 def _as_dict(model: ListedModel) -> dict[str, Any]:

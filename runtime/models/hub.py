@@ -20,6 +20,8 @@ from omnidraft.runtime.storage.folders import is_disk_full
 CONNECTION_TIMEOUT = 20
 """Seconds of silence on a connection."""
 _NAME = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?(:(?P<file>.+))?")
+_LONGEST = 96
+"""Characters of a repository's name, as the hub has it."""
 _COMPANIONS = (
     "config.json",
     "generation_config.json",
@@ -60,8 +62,10 @@ class HubName:
 def hub_name(name: str) -> HubName | None:
     """What a name says as one of the hub; None where it has another form or is a path here."""
     match = _NAME.fullmatch(name)
+    if match is None or len(match["repository"]) > _LONGEST:
+        return None
     # Unlike Path.exists, this takes a name that is too long for a path.
-    if match is None or name.startswith(".") or os.path.exists(name):
+    if name.startswith(".") or os.path.exists(name):
         return None
     return HubName(match["repository"], match["revision"], match["file"])
 
