@@ -60,6 +60,34 @@ def test_the_ids_are_those_of_transformers(
         assert read[name].encode_chat(messages) == expected["input_ids"], conversation
 
 
+PARTS = {
+    "of parts": "{% for m in messages %}{{ m['role'] | capitalize }}"
+    "{% if m['content'][0]['type'] == 'image' %}:{% else %}: {% endif %}"
+    "{% for line in m['content'] %}{% if line['type'] == 'text' %}{{ line['text'] }}"
+    "{% elif line['type'] == 'image' %}<image>{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:{% endif %}",
+    "of the first part": "{% for m in messages %}{{ m.role | capitalize }}: "
+    "{{ m.content[0].text }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:{% endif %}",
+    "of either": "{% for m in messages %}{{ m.role | capitalize }}: {% if m.content is string %}"
+    "{{ m.content }}{% else %}{% for part in m.content %}{{ part.text }}!{% endfor %}{% endif %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}",
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_templates_that_take_parts_show_what_is_said(name: str) -> None:
+    """As those of models that see do, of which some show nothing of a message that is a text."""
+    family = FAMILIES["chatml"]
+    tokenizer = Tokenizer({**family.files(), "chat_template.jinja": PARTS[name].encode()})
+    turns = [SYSTEM, {"role": "user", "content": "Is <|im_end|> an end?"}, ANSWER, USER]
+    text = tokenizer.apply_chat(turns)
+    said = [f"{each['role'].capitalize()}: {each['content']}<|im_end|>\n" for each in turns]
+    assert text == "".join(said) + "Assistant:"
+    (end,) = tokenizer.eos_ids & set(tokenizer.encode_chat([USER]))
+    assert tokenizer.encode_chat(turns).count(end) == len(turns)
+
+
 def typed(name: str) -> list[str]:
     family = FAMILIES[name]
     names = [*family.special, *family.unflagged]

@@ -161,6 +161,16 @@ def test_what_the_cache_lacks_is_completed_there(
     assert {p.name for p in found.iterdir()} >= {*parts, "config.json"}
 
 
+@pytest.mark.parametrize("form", ["model.safetensors", "pytorch_model.bin"])
+def test_a_tokenizer_that_the_cache_lacks(hub: Hub, tmp_path: Path, form: str) -> None:
+    """As whoever loads a model without its tokenizer leaves the cache."""
+    fill(hub, "config.json", "tokenizer.json", "tokenizer_config.json", form)
+    hub.lay_in_cache("config.json", form)
+    found = fetch_hub(TINY, tmp_path / "download", ignore)
+    assert set(hub.got) == {"tokenizer.json", "tokenizer_config.json"}
+    assert found.is_relative_to(hub.cache) and (found / "tokenizer.json").is_file()
+
+
 def test_offline_what_is_missing_is_named(tmp_path: Path) -> None:
     (tmp_path / "repository").mkdir()
     with stand_in_hub(tmp_path / "repository", tmp_path / "hub", offline=True) as hub:

@@ -20,6 +20,7 @@ from omnidraft.runtime.storage.folders import is_disk_full
 CONNECTION_TIMEOUT = 20
 """Seconds of silence on a connection."""
 _NAME = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?(:(?P<file>.+))?")
+_TOKENIZERS = {"tokenizer.json", "tokenizer.model"}
 _LONGEST = 96
 """Characters of a repository's name, as the hub has it."""
 _COMPANIONS = (
@@ -176,6 +177,8 @@ def _lacking(folder: Path, wanted: Callable[[list[str]], list[str]]) -> list[str
     except ModelNotFoundError:
         return ["weights"] if "config.json" in files else ["config.json"]
     needed = {"config.json"} if any(file.endswith(".json") for file in chosen) else set()
+    if needed and chosen != ["config.json"] and not _TOKENIZERS & set(files):
+        needed.add("tokenizer.json")
     for index in (file for file in chosen if file.endswith(".index.json")):
         try:
             needed |= set(json.loads((folder / index).read_text("utf-8"))["weight_map"].values())

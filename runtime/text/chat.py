@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -50,25 +51,56 @@ def render_chat(
     Raises:
         OmniDraftError: the template is broken, refuses these messages, or computes too much.
     """
-    # Imported here: plain prompts need no templates.
-    from omnidraft.runtime.text.template import render
-
-    given = {
-        "messages": list(messages),
-        "add_generation_prompt": add_generation_prompt,
-        # Templates ask whether they are none, which what is undefined is not.
-        "tools": None,
-        "documents": None,
-        **(special_tokens or {}),
-    }
+    if _takes_parts(template):
+        messages = [{**each, "content": _in_parts(each["content"])} for each in messages]
     try:
-        return render(template, given)
+        return _rendered(template, messages, add_generation_prompt, special_tokens or {})
     except Exception as error:  # a template may fail in any way a program can
         reason = str(error) or type(error).__name__
         raise OmniDraftError(
             f"The model's chat template cannot render this conversation: {reason:.300}. "
             "Use the raw prompt instead (--raw)."
         ) from error
+
+
+def _rendered(
+    template: str, messages: Sequence[Message], opens: bool, special_tokens: Mapping[str, str]
+) -> str:
+    # Imported here: plain prompts need no templates.
+    from omnidraft.runtime.text.template import render
+
+    given = {
+        "messages": list(messages),
+        "add_generation_prompt": opens,
+        # Templates ask whether they are none, which what is undefined is not.
+        "tools": None,
+        "documents": None,
+        **special_tokens,
+    }
+    return render(template, given)
+
+
+def _in_parts(content: object) -> object:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+@functools.lru_cache(maxsize=8)
+def _takes_parts(template: str) -> bool:
+    """Whether it shows what a message says only where that is a list of parts.
+
+    So do templates of some models that see. Of a text they would show nothing, and say nothing.
+    """
+    probe = "omnidraft"
+    if "text" not in template:  # the name of what a part says
+        return False
+
+    def shows(content: object) -> bool:
+        try:
+            return probe in _rendered(template, [{"role": "user", "content": content}], True, {})
+        except Exception:  # a template may fail in any way a program can
+            return False
+
+    return not shows(probe) and shows(_in_parts(probe))
 
 
 def words_of_template(template: str, special_tokens: Mapping[str, str]) -> str:
