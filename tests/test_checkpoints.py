@@ -355,6 +355,36 @@ def test_linear_scaling_as_llamacpp_reads_it(
     assert open_checkpoint(path).decoder.ropes[0].inverse_frequencies[0] == 1 / factor
 
 
+def test_a_size_for_each_layer(tmp_path: Path) -> None:
+    tensors = gguf_tensors(random_weights())
+    for key in ("attention.head_count", "attention.head_count_kv", "feed_forward_length"):
+        size = {"attention.head_count": HEADS, "attention.head_count_kv": KV_HEADS}.get(key, 96)
+        for sizes in ([size] * LAYERS, [size, size + 1]):
+            change = changed({f"llama.{key}": sizes})
+            path = write_gguf(tmp_path / "a.gguf", tensors, change=change)
+            if sizes[0] == sizes[1]:
+                open_checkpoint(path)
+            else:
+                with pytest.raises(OmniDraftError, match=re.escape(f"llama.{key} cannot be")):
+                    open_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("values", "match"),
+    [
+        ({"attention.causal": False}, "attention to what follows"),
+        ({"expert_count": 8}, "architecture 'llama' with 8 experts is not supported"),
+    ],
+)
+def test_what_a_gguf_of_a_known_architecture_may_ask_for(
+    tmp_path: Path, values: dict[str, Any], match: str
+) -> None:
+    change = changed({f"llama.{key}": value for key, value in values.items()})
+    path = write_gguf(tmp_path / "a.gguf", gguf_tensors(random_weights()), change=change)
+    with pytest.raises(OmniDraftError, match=match):
+        open_checkpoint(path)
+
+
 @pytest.mark.parametrize("value", ["text", -1, True, [1, 2], math.nan, math.inf, -2.5, 1 << 62])
 @pytest.mark.parametrize(
     "key",

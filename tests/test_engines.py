@@ -205,6 +205,22 @@ def test_what_a_path_holds_chooses_the_engine(tmp_path: Path) -> None:
         assert engine_of(path) == engine, name
 
 
+@pytest.mark.parametrize(
+    ("files", "named", "match"),
+    [
+        (["a.gguf", "b.GGUF"], ".", r"name one of its GGUF files \(a\.gguf, b\.GGUF\)"),
+        (["config.json", "model.safetensors"], "config.json", "name its folder"),
+        (["config.json", "model.safetensors"], "model.safetensors", "name its folder"),
+        (["model.safetensors"], "model.safetensors", r"holds no model\."),
+    ],
+)
+def test_what_lies_near_is_named(tmp_path: Path, files: list[str], named: str, match: str) -> None:
+    for name in files:
+        (tmp_path / name).write_bytes(b"{}")
+    with pytest.raises(ModelNotFoundError, match=match):
+        engine_of(tmp_path / named)
+
+
 def test_a_new_engine_is_a_file_and_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = []
 

@@ -396,6 +396,8 @@ ODD_FIELDS: list[tuple[str, str, Any]] = [
     ("llama", "add_space_prefix", 1.0),
     ("gpt2", "token_type", [1] * 10),
     ("gpt2", "merges", ["a b", "ab"]),
+    ("gpt2", "merges", ["no such"]),
+    ("gpt2", "merges", None),
     ("gpt2", "merges", [1, 2]),
     ("gpt2", "pre", 3),
     ("gpt2", "model", 3),

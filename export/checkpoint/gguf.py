@@ -119,12 +119,17 @@ class GgufCheckpoint(Reader):
 
         if experts := get("expert_count", 0):
             raise unsupported(f"{self._source}: architecture '{kind}' with {experts} experts")
+        if get("attention.causal", True) is not True:
+            raise unsupported(f"{self._source}: attention to what follows (attention.causal)")
         for key in () if family.soft_caps else SOFT_CAPS:
             if get(key, 0):
                 raise unsupported(f"{self._source}: {key} = {get(key)}")
 
         def size(key: str, default: int | None = None, most: int = LARGEST_SIZE) -> int:
             value = get(key, default)
+            # One for each layer, where all are the same.
+            if isinstance(value, list) and value and value == value[:1] * len(value):
+                value = value[0]
             if type(value) is not int or not 1 <= value <= most:
                 raise DamagedFileError(f"{self._source}: {kind}.{key} cannot be {value!r:.60}.")
             return value

@@ -76,7 +76,21 @@ def engine_of(path: Path) -> Engine:
         if engine_spec(engine).opens(path):
             return engine
     known = [what for engine in ENGINES if (what := engine_spec(engine).what)]
-    raise ModelNotFoundError(f"{path} holds no model. Known are: {'; '.join(known)}.")
+    raise ModelNotFoundError(f"{path} holds no model{_hint(path)}. Known are: {'; '.join(known)}.")
+
+
+def _hint(path: Path) -> str:
+    """What of a model lies near, in words."""
+    if path.is_file():
+        whole = path.with_name("config.json")
+        if whole.is_file() and (path == whole or path.suffix in (".safetensors", ".bin")):
+            return f" by itself: name its folder, {path.parent}"
+        return ""
+    ggufs = sorted(file.name for file in path.glob("*") if file.suffix.lower() == ".gguf")
+    if not ggufs:
+        return ""
+    more = " …" if ggufs[3:] else ""
+    return f" as a folder: name one of its GGUF files ({', '.join(ggufs[:3])}{more})"
 
 
 def _check_engine(path: Path, engine: Engine) -> None:

@@ -126,9 +126,14 @@ def _read_metadata(path: Path) -> dict[str, Any]:
     for key, kinds in _LISTS.items():
         _check_list(path, metadata, key, kinds, len(metadata["tokens"]))
     _check_list(path, metadata, "merges", (str,))
-    for merge in metadata.get("merges", ()):
-        if merge.count(" ") != 1:
-            raise _damaged(path, "merges", f"holds {merge!r}, not two tokens")
+    if metadata.get("model") == "gpt2":
+        if "merges" not in metadata:  # each byte would be a token of its own
+            raise _damaged(path, "merges", "is missing")
+        tokens = set(metadata["tokens"])
+        for merge in metadata["merges"]:
+            parts = merge.split(" ")
+            if len(parts) != 2 or not {*parts, "".join(parts)} <= tokens:
+                raise _damaged(path, "merges", f"holds {merge!r:.60}, not two tokens of a third")
     return metadata
 
 
