@@ -16,12 +16,13 @@ from fuzz.mutation import mutated
 
 CORPUS = Path(__file__).with_name("corpus")
 MOST_SECONDS, MOST_MEGABYTES = 10, 3000
+MOST_BYTES = 16384
 SEEN = ("omnidraft.", "jinja2.")
 
 
 def mutate(data: bytes, most: int, seed: int) -> bytes:
     """A JSON value changed in its parts, anything else in its bytes."""
-    if seed % 4 and (changed := mutated(data, seed)) is not None and len(changed) <= most:
+    if seed % 4 and (changed := mutated(data, seed, most)) is not None:
         return changed
     return bytes(atheris.Mutate(data, most))
 
@@ -45,7 +46,11 @@ def main() -> None:
     instrument()
     warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEGABYTES << 20,) * 2)
-    limits = ["-max_len=65536", f"-timeout={MOST_SECONDS}", f"-rss_limit_mb={MOST_MEGABYTES}"]
+    limits = [
+        f"-max_len={MOST_BYTES}",
+        f"-timeout={MOST_SECONDS}",
+        f"-rss_limit_mb={MOST_MEGABYTES}",
+    ]
     atheris.Setup(
         [sys.argv[0], *limits, *options, str(corpus)],
         harness.check,

@@ -5,17 +5,24 @@ Checksums are made right where they are not given.
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import os
 import zlib
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 from fuzz.files import folder_of, parsed, refusing
 from omnidraft._native import CacheDamagedError, CacheMismatchError, Vocabulary, VocabularyPair
+from omnidraft.cli import adapters as commands
+from omnidraft.runtime.learning.adapter_file import exported_name
 from omnidraft.runtime.learning.head import AcceptanceHead
+from omnidraft.runtime.learning.head_trainer import HeadTrainer
+from omnidraft.runtime.learning.lessons import Lessons
 from omnidraft.runtime.learning.store import AdapterStore
 from omnidraft.runtime.storage.lora import complete_adapter
 
@@ -29,19 +36,36 @@ def check(data: bytes) -> None:
     described = parsed(data)
     if isinstance(described, dict):
         data = file_of(described)
-    with folder_of({"a.adapter": data}) as folder:
-        store = AdapterStore(folder)
+    with folder_of({"adapters/a.adapter": data}) as folder:
+        store = AdapterStore(folder / "adapters")
         store.list()
+        exported_name(folder / "adapters" / "a.adapter")
+        show(str(folder))
         with refusing():
-            store.import_(folder / "a.adapter", "b")
+            store.import_(folder / "adapters" / "a.adapter", "b")
         with refusing():
             adapter = store.read("a")
             with refusing():
-                AcceptanceHead.from_state(adapter.head)
+                head = AcceptanceHead.from_state(adapter.head)
+                rows = {name.removeprefix("head."): a for name, a in adapter.optimizer.items()}
+                HeadTrainer(head, "joint", rows=rows).add(Lessons.none(head.hidden_size))
             with refusing():
                 complete_adapter(adapter.lora, {"lora.0.o.A": 2, "lora.0.o.B": 3})
             with suppress(CacheDamagedError, CacheMismatchError):  # its users begin a new one
                 adapter.ngram_cache(PAIR)
+
+
+def show(data_folder: str) -> None:
+    """What the commands print of it."""
+    with (
+        patch.dict(os.environ, OMNIDRAFT_DATA=data_folder),
+        redirect_stdout(io.StringIO()),
+        redirect_stderr(io.StringIO()),
+    ):
+        for as_json in (False, True):
+            commands.list_(as_json)
+            with refusing():
+                commands.show("a", as_json)
 
 
 def file_of(described: dict[str, Any]) -> bytes:
@@ -60,7 +84,7 @@ def file_of(described: dict[str, Any]) -> bytes:
         known = np.dtype(DTYPES.get(str(dtype), "u1")).str
         start = f"{name} {known} {tuple(sizes)}".encode("utf-8", "replace")
         sums[name] = zlib.crc32(bytes(length), zlib.crc32(start))
-    text = json.dumps(described.get("metadata"))
+    text = str(described.get("metadata_text") or json.dumps(described.get("metadata")))
     checksums = json.dumps(described.get("sums", sums))
     header["__metadata__"] = {
         "omnidraft_adapter": text,

@@ -27,6 +27,7 @@ def folder_of(files: Mapping[str, bytes]) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="omnidraft-fuzz-") as name:
         folder = Path(name)
         for file, content in files.items():
+            (folder / file).parent.mkdir(exist_ok=True)
             (folder / file).write_bytes(content)
         yield folder
 

@@ -17,6 +17,7 @@ from omnidraft._native import NgramCache, VocabularyPair
 from omnidraft.runtime.storage.bundle import BUNDLE_FILE, Bundle
 from omnidraft.runtime.storage.checkpoints import source_sha256
 from omnidraft.runtime.storage.manifest import MANIFEST_FILE, Manifest, describe_files, file_sha256
+from omnidraft.runtime.storage.validation import Count
 
 SCHEMA_VERSION: Final = 1
 
@@ -66,6 +67,13 @@ def model_key(name: str, path: Path) -> ModelKey:
     return ModelKey(name=name, sha256=digest)
 
 
+# Times that every time zone can show.
+Moment = Annotated[
+    AwareDatetime,
+    Field(ge=datetime(1970, 1, 1, tzinfo=UTC), le=datetime(9999, 1, 1, tzinfo=UTC)),
+]
+
+
 def _now() -> datetime:
     return datetime.now(UTC)
 
@@ -81,11 +89,11 @@ class Metadata(_Part):
     schema_version: Literal[1] = SCHEMA_VERSION
     drafter: ModelKey
     target: ModelKey
-    created: AwareDatetime = Field(default_factory=_now)
-    updated: AwareDatetime = Field(default_factory=_now)
-    prompts: Annotated[int, Field(ge=0)] = 0
-    updates: Annotated[int, Field(ge=0)] = 0
-    rank: Annotated[int, Field(ge=0)] = 0
+    created: Moment = Field(default_factory=_now)
+    updated: Moment = Field(default_factory=_now)
+    prompts: Count = 0
+    updates: Count = 0
+    rank: Count = 0
     figures: dict[str, JsonValue] = {}
 
 
@@ -110,7 +118,8 @@ class Adapter:
     @property
     def rank(self) -> int:
         """The rank of the LoRA, 0 without one."""
-        return next((a.shape[-1] for name, a in self.lora.items() if name.endswith(".A")), 0)
+        matrices = (a for name, a in self.lora.items() if name.endswith(".A") and a.ndim == 2)
+        return next((a.shape[1] for a in matrices), 0)
 
     def ngram_cache(self, pair: VocabularyPair) -> NgramCache:
         """The n-gram cache, an empty one where there is none.

@@ -25,6 +25,7 @@ from safetensors.numpy import save as to_safetensors
 
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.learning.adapter import SCHEMA_VERSION, Adapter, Metadata
+from omnidraft.runtime.storage.reading import reading
 from omnidraft.runtime.storage.validation import mistakes
 
 MEND: Final = (
@@ -47,7 +48,8 @@ def to_bytes(adapter: Adapter, metadata: Metadata, exported_as: str | None = Non
     Raises:
         OmniDraftError: the adapter does not hold together.
     """
-    _check_lora(adapter)
+    if mistake := _mistake(adapter):
+        raise OmniDraftError(f"The adapter does not hold together: {mistake}.")
     tensors = {
         **adapter.lora,
         **{f"head.{name}": values for name, values in adapter.head.items()},
@@ -78,28 +80,28 @@ def exported_name(path: Path) -> str:
     return path.stem
 
 
-def _check_lora(adapter: Adapter) -> None:
+def _mistake(adapter: Adapter) -> str:
+    """Why an adapter's LoRA does not hold together; empty where it does."""
     for name, values in adapter.lora.items():
         if not _LORA_NAME.fullmatch(name):
-            raise OmniDraftError(f"{name!r} names no LoRA input: lora.LAYER.LINEAR.A or .B does.")
+            return f"{name!r} names no LoRA input: lora.LAYER.LINEAR.A or .B does"
         stem, part = name[:-1], name[-1]
         if f"{stem}{'B' if part == 'A' else 'A'}" not in adapter.lora:
-            raise OmniDraftError(f"The adapter has {name} without its other half.")
+            return f"it has {name} without its other half"
         if values.dtype != np.float32 or values.ndim != 2:
-            raise OmniDraftError(
-                f"{name} is {values.dtype} {list(values.shape)}, a float32 matrix is expected."
-            )
+            return f"{name} is {values.dtype} {list(values.shape)}, a float32 matrix is expected"
         if (rank := values.shape[1 if part == "A" else 0]) != adapter.rank:
-            raise OmniDraftError(f"{name} has rank {rank}, other inputs have {adapter.rank}.")
+            return f"{name} has rank {rank}, other inputs have {adapter.rank}"
         if not np.isfinite(values).all():
-            raise OmniDraftError(f"{name} holds values that are not finite: learning diverged.")
+            return f"{name} holds values that are not finite: learning diverged"
+    return ""
 
 
 def read_adapter(path: Path, *, optimizer: bool = True) -> Adapter:
     """Read a file that ``to_bytes`` made, and compare every tensor with its checksum."""
     parts: dict[str, dict[str, NDArray[Any]]] = {"lora": {}, "head": {}, "optimizer": {}}
     ngrams = b""
-    with open_adapter(path) as (tensors, metadata, checksums):
+    with _opened(path) as (tensors, metadata, checksums):
         for name, expected in checksums.items():
             part, _, rest = name.partition(".")
             if part == "optimizer" and not optimizer:
@@ -115,26 +117,37 @@ def read_adapter(path: Path, *, optimizer: bool = True) -> Adapter:
                 parts[part][rest] = values
             else:
                 raise _damaged(path, f"it holds a tensor {name!r}")
-    return Adapter(metadata, parts["lora"], ngrams, parts["head"], parts["optimizer"])
+        adapter = Adapter(metadata, parts["lora"], ngrams, parts["head"], parts["optimizer"])
+        if mistake := _mistake(adapter):
+            raise _damaged(path, mistake)
+    return adapter
+
+
+def read_metadata(path: Path) -> Metadata:
+    """Read whose an adapter is, and leave its tensors."""
+    with _opened(path) as (_, metadata, _):
+        return metadata
 
 
 @contextmanager
-def open_adapter(path: Path) -> Iterator[tuple[Any, Metadata, dict[str, int]]]:
-    """Open an adapter's file: its tensors (read one by one), metadata and tensors' checksums."""
+def _opened(path: Path) -> Iterator[tuple[Any, Metadata, dict[str, int]]]:
+    """An adapter's file: its tensors (read one by one), metadata and tensors' checksums.
+
+    What is raised while it is open is told of the file: only a reader may use it.
+    """
     if not path.is_file():
         raise missing(path)
-    try:
-        with safe_open(path, framework="numpy") as tensors:
-            metadata, checksums = _parse_header(path, tensors.metadata() or {})
-            if set(tensors.keys()) != set(checksums):
-                raise _damaged(path, "its list of tensors is not the one that was written")
-            yield tensors, metadata, checksums
-    except FileNotFoundError as error:
-        raise missing(path) from error
-    except OSError as error:
-        raise OmniDraftError(f"{path} cannot be read ({error.strerror or error}).") from error
-    except SafetensorError as error:
-        raise _damaged(path, str(error)) from error
+    with reading(path):
+        try:
+            with safe_open(path, framework="numpy") as tensors:
+                metadata, checksums = _parse_header(path, tensors.metadata() or {})
+                if set(tensors.keys()) != set(checksums):
+                    raise _damaged(path, "its list of tensors is not the one that was written")
+                yield tensors, metadata, checksums
+        except FileNotFoundError as error:
+            raise missing(path) from error
+        except SafetensorError as error:
+            raise _damaged(path, str(error)) from error
 
 
 def _parse_header(path: Path, header: Mapping[str, str]) -> tuple[Metadata, dict[str, int]]:

@@ -160,7 +160,7 @@ class AcceptanceHead:
             head = cls(
                 hidden_size, width=width, rejection_weight=float(state["rejection_weight"][0])
             )
-            head.optimizer.steps = int(state["steps"][0])
+            head.optimizer.steps = _count(state["steps"][0])
             for name, value in head._weights.items():
                 value[...] = _of_shape(state[name], value)
                 for part, moments in (
@@ -189,7 +189,15 @@ def scorer_of(head: AcceptanceHead, model: CausalModel) -> Callable[[float], flo
 def _of_shape(stored: NDArray[np.float32], like: Floats) -> NDArray[np.float32]:
     if stored.shape != like.shape:
         raise ValueError(f"an array of shape {stored.shape} instead of {like.shape}")
+    if not np.isfinite(stored).all():
+        raise ValueError("values that are not finite")
     return stored
+
+
+def _count(steps: np.float32) -> int:
+    if steps < 0:
+        raise ValueError(f"{steps} steps")
+    return int(steps)
 
 
 def _logit(probability: Floats) -> Floats:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from omnidraft.runtime.learning.head import AcceptanceHead
 from omnidraft.runtime.learning.lessons import Floats, Lessons
+from omnidraft.runtime.storage.validation import Count
 
 HeadTraining = Literal["joint", "interleaved"]
 _LEAST: Final = 1e-3
@@ -41,8 +42,8 @@ class HeadProgress:
     """
 
     training: HeadTraining = "interleaved"
-    updates: int = 0
-    pending: int = 0
+    updates: Count = 0
+    pending: Count = 0
     tests: list[tuple[float, float, float]] = field(default_factory=list)
     bce: float | None = None
     confidence_bce: float | None = None
@@ -164,8 +165,13 @@ def cross_entropy(lessons: Lessons, predicted: Floats) -> float:
 
 def _restored(rows: Mapping[str, NDArray[Any]], hidden_size: int) -> Lessons:
     """The rows of ``HeadTrainer.state``; none where they are another drafter's or damaged."""
-    none = Lessons.none(hidden_size)
-    if rows.keys() != none.arrays().keys():
+    columns = Lessons.none(hidden_size).arrays()
+    none = Lessons(**columns)
+    if rows.keys() != columns.keys():
         return none
-    lessons = Lessons(**rows)
-    return lessons if lessons.hidden.shape == (len(lessons), hidden_size) else none
+    count = rows["label"].size
+    whole = all(
+        values.shape == (count, *columns[name].shape[1:]) and values.dtype.kind == "f"
+        for name, values in rows.items()
+    )
+    return Lessons(**rows) if whole else none

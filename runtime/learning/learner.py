@@ -231,7 +231,8 @@ def _with_rank(options: LearningOptions, adapter: Adapter, name: str) -> Learnin
     known: dict[str, Any] = dict(adapter.lora) or {
         key: values for key, values in adapter.optimizer.items() if key.startswith("candidate.")
     }
-    rank = next((a.shape[-1] for key, a in known.items() if key.endswith(".A")), None)
+    matrices = (a for key, a in known.items() if key.endswith(".A") and a.ndim == 2)
+    rank = next((a.shape[-1] for a in matrices), None)
     if rank is None or options.rank == rank:
         return options
     if options.rank is not None:

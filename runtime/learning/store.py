@@ -31,8 +31,8 @@ from omnidraft.runtime.learning.adapter import Adapter, Metadata, ModelKey
 from omnidraft.runtime.learning.adapter_file import (
     MEND,
     missing,
-    open_adapter,
     read_adapter,
+    read_metadata,
     to_bytes,
 )
 from omnidraft.runtime.storage.files import expanded, whole_file
@@ -109,11 +109,8 @@ class AdapterStore:
         content = to_bytes(adapter, metadata)
         with self._changing():
             # A damaged file has no owner left to protect; a newer version's has, and raises.
-            with (
-                suppress(ModelNotFoundError, DamagedFileError),
-                open_adapter(path) as (_, there, _),
-            ):
-                _check_owner(name, there, metadata.drafter, metadata.target)
+            with suppress(ModelNotFoundError, DamagedFileError):
+                _check_owner(name, read_metadata(path), metadata.drafter, metadata.target)
             return self._write(path, content)
 
     def load(
@@ -154,8 +151,7 @@ class AdapterStore:
         for path, status in self._files():
             metadata, problem = None, ""
             try:
-                with open_adapter(path) as (_, metadata, _):
-                    pass
+                metadata = read_metadata(path)
             except ModelNotFoundError:
                 continue  # another process has removed it
             except OmniDraftError as error:

@@ -75,6 +75,9 @@ class Trial:
     squares: float = 0
     tokens: float = 0
 
+    def __post_init__(self) -> None:
+        _demand_counts(prompts=self.prompts, squares=self.squares, tokens=self.tokens)
+
     def add(self, gain: int, tokens: int) -> None:
         """One more answer."""
         self.prompts += 1
@@ -139,6 +142,10 @@ class Progress:
     recent: list[float] = field(default_factory=list)
     seconds: float = 0.0
 
+    def __post_init__(self) -> None:
+        kept = vars(self).items()
+        _demand_counts(**{name: value for name, value in kept if isinstance(value, int | float)})
+
     def decide(self, used: bool) -> Decision:
         """What becomes of the candidate before its next step.
 
@@ -200,3 +207,9 @@ class Progress:
             error = float(np.std(self.recent)) / math.sqrt(DRIFT_WINDOW)
             if mean < DRIFT * self.level and mean < self.level - 2 * error:
                 self.resume()
+
+
+def _demand_counts(**values: float) -> None:
+    for name, value in values.items():
+        if not value >= 0:  # not a number, too
+            raise ValueError(f"{name} must be at least 0, not {value}")

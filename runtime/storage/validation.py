@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import ValidationError
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+Count = Annotated[int, Field(ge=0)]
 
 _MOST = 3
 """Mistakes that are told of one file."""
