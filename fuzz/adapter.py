@@ -5,18 +5,15 @@ Checksums are made right where they are not given.
 
 from __future__ import annotations
 
-import io
 import json
 import math
-import os
 import zlib
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import suppress
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
-from fuzz.files import folder_of, parsed, refusing
+from fuzz.files import folder_of, parsed, refusing, unheard
 from omnidraft._native import CacheDamagedError, CacheMismatchError, Vocabulary, VocabularyPair
 from omnidraft.cli import adapters as commands
 from omnidraft.runtime.learning.adapter_file import exported_name
@@ -57,11 +54,7 @@ def check(data: bytes) -> None:
 
 def show(data_folder: str) -> None:
     """What the commands print of it."""
-    with (
-        patch.dict(os.environ, OMNIDRAFT_DATA=data_folder),
-        redirect_stdout(io.StringIO()),
-        redirect_stderr(io.StringIO()),
-    ):
+    with unheard(OMNIDRAFT_DATA=data_folder):
         for as_json in (False, True):
             commands.list_(as_json)
             with refusing():

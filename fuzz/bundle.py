@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 
-from fuzz.files import folder_of, parsed, refusing
+from fuzz.files import file_inside, folder_of, parsed, refusing, unheard
+from omnidraft.cli.inspect import inspect
+from omnidraft.runtime.models.listing import list_models
 from omnidraft.runtime.storage.bundle import BUNDLE_FILE, Bundle
 
 
@@ -18,9 +20,16 @@ def check(data: bytes) -> None:
             data = json.dumps(values).encode()
         except RecursionError:
             pass
-    with folder_of({BUNDLE_FILE: data, "a.onnx": b"graph"}) as folder:
+    with folder_of({f"learnable/a/{BUNDLE_FILE}": data, "learnable/a/a.onnx": b"graph"}) as cache:
+        folder = cache / "learnable" / "a"
         with refusing():
             bundle = Bundle.read(folder)
             _ = (bundle.decoders, bundle.promised_share, bundle.weights_text, bundle.size)
         with refusing():
-            Bundle.load(folder)
+            bundle = Bundle.load(folder)
+            assert all(file_inside(folder, name) for name in bundle.files)
+        with unheard(OMNIDRAFT_CACHE=str(cache)):
+            list_models()
+            for as_json in (False, True):
+                with refusing():
+                    inspect(folder, as_json=as_json)

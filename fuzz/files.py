@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from omnidraft.runtime.errors import OmniDraftError
 
@@ -22,12 +25,23 @@ def refusing() -> Iterator[None]:
 
 
 @contextmanager
+def unheard(**variables: str) -> Iterator[None]:
+    """Commands print to nobody, under these variables of the environment."""
+    with (
+        patch.dict(os.environ, variables),
+        redirect_stdout(io.StringIO()),
+        redirect_stderr(io.StringIO()),
+    ):
+        yield
+
+
+@contextmanager
 def folder_of(files: Mapping[str, bytes]) -> Iterator[Path]:
     """A temporary folder with these files."""
     with tempfile.TemporaryDirectory(prefix="omnidraft-fuzz-") as name:
         folder = Path(name)
         for file, content in files.items():
-            (folder / file).parent.mkdir(exist_ok=True)
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
             (folder / file).write_bytes(content)
         yield folder
 
@@ -45,3 +59,8 @@ def content(value: object) -> bytes:
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
     return json.dumps(value).encode()
+
+
+def file_inside(folder: Path, name: str) -> bool:
+    """Whether a file lies where it should."""
+    return (folder / name).resolve().is_relative_to(folder.resolve())

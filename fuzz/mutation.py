@@ -12,6 +12,7 @@ ODD: list[Any] = [
     *(
         "../x",
         "/etc/passwd",
+        "C:/x",
         "a" * 5000,
         "(a*)*b",
         "<|im_end|>",
@@ -68,7 +69,8 @@ def _changed(value: Any, chance: random.Random, most: int) -> Any:
     if what == 0:
         del holder[last]
     elif what == 1 and isinstance(holder, dict):
-        name = chance.choice(("", "type", "content", "id", str(last) + "x"))
+        odd = chance.choice([each for each in ODD if isinstance(each, str)])
+        name = chance.choice(("type", "content", "id", str(last) + "x", odd))
         holder[name] = _copied(holder[last], most)
     elif what == 1:
         holder.insert(chance.randrange(len(holder) + 1), _copied(holder[last], most))

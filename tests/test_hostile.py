@@ -5,6 +5,7 @@ What fuzzing found, and what it began with, lies in ``fuzz/corpus``: see ``fuzz/
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import os
@@ -25,6 +26,7 @@ from omnidraft.export.checkpoint import open_checkpoint
 from omnidraft.export.checkpoint.safetensors import describe
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
 from omnidraft.runtime.learning.store import AdapterStore
+from omnidraft.runtime.models.listing import list_models
 from omnidraft.runtime.storage.bundle import BUNDLE_FILE, Bundle
 from omnidraft.runtime.storage.manifest import MANIFEST_FILE, Manifest
 from omnidraft.runtime.storage.reading import reading
@@ -261,3 +263,51 @@ def test_what_is_too_deep_to_show_is_named() -> None:
     for value in (deep, {"a": deep}):
         with pytest.raises(DamagedFileError, match=r"config\.json: hidden_size must be "):
             describe({**CONFIG, "hidden_size": value}, "a")
+
+
+# --- names of files that a manifest tells --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../x", "a/../../x", "/etc/passwd", "C:/x", "C:x", "..\\x", "\\x", "", "a\0b", "a" * 5000],
+    ids=lambda name: repr(name[:12]),
+)
+def test_manifests_name_no_file_outside_of_their_folder(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (tmp_path / "x").write_bytes(b"graph")
+    entry = {"size": 5, "sha256": hashlib.sha256(b"graph").hexdigest()}
+    bundle = json.loads((CORPUS / "bundle" / "whole").read_bytes())
+    bundle["files"] = {name: entry}
+    text = json.dumps(bundle, sort_keys=True)
+    bundle["digest"] = hashlib.sha256(text.encode()).hexdigest()
+    (folder / BUNDLE_FILE).write_text(json.dumps(bundle))
+    manifest = json.loads((CORPUS / "manifest" / "whole").read_bytes())
+    manifest["files"] = {name: entry}
+    manifest["extra"] = {"name": name}
+    (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
+    for opened in (lambda: Bundle.load(folder), lambda: Manifest.load(folder).verify(folder)):
+        with pytest.raises(OmniDraftError, match=r"folder|too long"):
+            opened()
+
+
+@pytest.mark.parametrize("name", [BUNDLE_FILE, MANIFEST_FILE])
+def test_manifests_that_are_too_large_are_refused(name: str, tmp_path: Path) -> None:
+    with (tmp_path / name).open("wb") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(DamagedFileError, match=f"{name} has 1,073,741,824 bytes"):
+        (Bundle if name == BUNDLE_FILE else Manifest).load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a" * 5000, "a\0b", "../x", "", ["a"], {"a": 1}], ids=str)
+def test_a_model_in_the_cache_that_has_an_odd_name_is_listed(
+    name: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path))
+    folder = tmp_path / "models" / "odd"
+    folder.mkdir(parents=True)
+    (folder / "model.onnx").write_bytes(b"graph")
+    manifest = json.loads((CORPUS / "manifest" / "whole").read_bytes())
+    (folder / MANIFEST_FILE).write_text(json.dumps({**manifest, "extra": {"name": name}}))
+    assert [model.state for model in list_models() if model.path == folder] == ["left over"]

@@ -132,8 +132,8 @@ def _converted(folder: Path) -> ListedModel:
     except OmniDraftError:
         state: State = "outdated" if is_outdated(folder) else "damaged"
         return ListedModel(folder.name, None, folder, _size(folder), state, False, "", "")
-    extra = manifest.extra
-    name = str(extra.get("name", folder.name))
+    told = {key: text for key, text in manifest.extra.items() if isinstance(text, str)}
+    name = told.get("name", folder.name)
     leads_to = _leads_to(name, manifest.quantization)
     return ListedModel(
         name=name,
@@ -142,8 +142,8 @@ def _converted(folder: Path) -> ListedModel:
         size=_size(folder),
         state="ready" if leads_to == folder.name else "left over",
         again=leads_to is not None,
-        description=str(extra.get("description", manifest.architecture)),
-        licence=str(extra.get("licence", "")),
+        description=told.get("description", manifest.architecture),
+        licence=told.get("licence", ""),
     )
 
 
@@ -151,7 +151,7 @@ def _leads_to(name: str, quantization: str) -> str | None:
     """Name of the folder that a model's name leads to now; None: it leads nowhere."""
     try:
         return folder_name(name, quantization)  # type: ignore[arg-type]
-    except OmniDraftError:
+    except (OmniDraftError, OSError, ValueError):  # the latter: no name that a file can have
         return None
 
 

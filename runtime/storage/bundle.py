@@ -18,7 +18,7 @@ from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
 from omnidraft.runtime.storage.manifest import BUNDLE_FILE as BUNDLE_FILE
 from omnidraft.runtime.storage.manifest import Backend as Backend
 from omnidraft.runtime.storage.manifest import BundleQuantization, file_sha256
-from omnidraft.runtime.storage.reading import reading
+from omnidraft.runtime.storage.reading import LARGEST_JSON, inside, read_bounded, reading
 from omnidraft.runtime.storage.validation import mistakes
 
 SCHEMA_VERSION = 2
@@ -253,7 +253,8 @@ class Bundle(_Part):
                 file differs from it.
         """
         bundle = cls.read(folder)
-        bundle._check_files(folder, checksums)
+        with reading(folder):
+            bundle._check_files(folder, checksums)
         return bundle
 
     @classmethod
@@ -272,11 +273,11 @@ class Bundle(_Part):
                 f"{folder} {problem}. Give a folder that `omnidraft export` wrote."
             )
         with reading(path):
-            return _parse(path.read_bytes(), path)
+            return _parse(read_bounded(path, LARGEST_JSON), path)
 
     def _check_files(self, folder: Path, checksums: bool) -> None:
         for name, entry in self.files.items():
-            path = folder / name
+            path = inside(folder, name)
             if not path.is_file():
                 raise DamagedFileError(f"{path} is missing. Export the bundle again.")
             if (size := path.stat().st_size) != entry.size:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
 from omnidraft.runtime.storage.files import whole_file
+from omnidraft.runtime.storage.reading import LARGEST_JSON, inside, read_bounded, reading
 
 MANIFEST_FILE = "omnidraft-model.json"
 # Of exported bundles; here and not in bundle.py, whose library takes a while to import.
@@ -79,7 +80,9 @@ class Manifest:
         if not path.is_file():
             raise ModelNotFoundError(f"{folder} holds no converted model ({MANIFEST_FILE}).")
         try:
-            values = json.loads(path.read_text("utf-8"))
+            with reading(path):
+                content = read_bounded(path, LARGEST_JSON)
+            values = json.loads(content.decode())
             if values["schema_version"] != SCHEMA_VERSION:
                 raise DamagedFileError(
                     f"{path} has schema version {values['schema_version']!s:.60}, this program "
@@ -119,8 +122,12 @@ class Manifest:
         Raises:
             DamagedFileError: a file is missing or differs.
         """
+        with reading(folder):
+            self._verify(folder, checksums)
+
+    def _verify(self, folder: Path, checksums: bool) -> None:
         for name, expected in self.files.items():
-            path = folder / name
+            path = inside(folder, name)
             if not path.is_file():
                 raise DamagedFileError(f"{path} is missing. Convert the model again.")
             if (size := path.stat().st_size) != expected["size"]:

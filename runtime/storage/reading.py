@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
 
@@ -59,3 +59,19 @@ def read_bounded(path: Path, most: int) -> bytes:
             f"{path} has {size:,} bytes, and no such file needs more than {most:,}. Fetch it again."
         )
     return path.read_bytes()
+
+
+def inside(folder: Path, name: str) -> Path:
+    """The file of a folder that has a name which its manifest tells.
+
+    Raises:
+        DamagedFileError: the name leads out of the folder, on any system, or can be no file's.
+    """
+    way = PurePosixPath(name)
+    drive = PureWindowsPath(name)
+    if way.is_absolute() or drive.anchor or ".." in drive.parts or not name or "\0" in name:
+        raise DamagedFileError(
+            f"{folder} is not what it seems to be: its manifest names a file {name[:60]!r}, which "
+            "does not lie in it. Fetch it again."
+        )
+    return folder / way
