@@ -57,6 +57,13 @@ class Call:
         self.parts = (Name(module, name), arguments)
 
 
+class Pairs:
+    """A dict by its items, whose keys Python itself might not hash."""
+
+    def __init__(self, items: list[tuple[Any, Any]]) -> None:
+        self.items = items
+
+
 class Pickler(pickle._Pickler):
     """Writes pickles as PyTorch's, whose names need not be importable here."""
 
@@ -74,8 +81,16 @@ class Pickler(pickle._Pickler):
             self.save(part)
         self.write(pickle.REDUCE)
 
+    def save_pairs(self, value: Pairs) -> None:
+        self.write(pickle.EMPTY_DICT)
+        for key, each in value.items:
+            self.save(key)
+            self.save(each)
+            self.write(pickle.SETITEM)
+
     dispatch[Name] = save_name
     dispatch[Call] = save_call
+    dispatch[Pairs] = save_pairs
 
 
 def pickled(value: Any) -> bytes:
@@ -278,6 +293,20 @@ def test_tensors_that_lie_outside_their_file(tmp_path: Path, value: Call) -> Non
     path = archive(tmp_path / "pytorch_model.bin", pickled({"a": value}), {"0": bytes(24)})
     with pytest.raises(DamagedFileError):
         TorchFile(path).get_slice("a")
+
+
+@pytest.mark.timeout(60)
+def test_keys_that_are_no_names(tmp_path: Path) -> None:
+    nested: Any = ()
+    for _ in range(60):
+        nested = (nested, nested)  # whose hash takes 2 ** 60 steps
+    whole = tensor(Storage("Float", "0", 16), 0, (4, 4), (4, 1))
+    write_companions(tmp_path)
+    for key in (nested, (1,), None, Name("torch", "FloatStorage"), 3, 0.5, True):
+        pickled_state = pickled(Pairs([(key, whole)]))
+        path = archive(tmp_path / "pytorch_model.bin", pickled_state, {"0": bytes(64)})
+        with pytest.raises(OmniDraftError, match=r"as a key|more than a model's weights"):
+            TorchFile(path)
 
 
 def test_archives_that_are_compressed(tmp_path: Path) -> None:

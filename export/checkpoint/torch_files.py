@@ -251,7 +251,8 @@ def _unpickled(data: bytes) -> Any:
             _expect(stack[-1], list).extend(added)
         elif name in ("SETITEM", "SETITEMS"):
             items = since_mark() if name == "SETITEMS" else [stack.pop(), stack.pop()][::-1]
-            _expect(stack[-1], dict).update(zip(items[::2], items[1::2], strict=True))
+            keys = map(_key, items[::2])
+            _expect(stack[-1], dict).update(zip(keys, items[1::2], strict=True))
         elif name == "GLOBAL":
             stack.append(_named(str(argument).replace(" ", ".", 1)))
         elif name == "STACK_GLOBAL":
@@ -274,6 +275,13 @@ def _unpickled(data: bytes) -> Any:
 def _expect(value: Any, kind: type) -> Any:
     if type(value) is not kind:
         raise TypeError(f"its pickle has a {type(value).__name__} in place of a {kind.__name__}")
+    return value
+
+
+def _key(value: Any) -> Any:
+    # Tuples that hold each other twice over would take ages to hash, and to show.
+    if type(value) not in (str, int, float, bool):
+        raise TypeError(f"its pickle has a {type(value).__name__} as a key")
     return value
 
 
