@@ -69,7 +69,9 @@ def test_every_harness_has_a_corpus() -> None:
         if "\ndef check(data: bytes) -> None:" in path.read_text("utf-8")
     }
     assert harnesses == {path.parent.name for path in INPUTS}
-    assert len(harnesses) >= 8
+    assert len(harnesses) >= 10
+    told = (CORPUS.parent / "README.md").read_text("utf-8")
+    assert all(f"| `{name}` |" in told for name in harnesses)
 
 
 # --- the boundary ------------------------------------------------------------------------------
