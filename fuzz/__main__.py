@@ -22,11 +22,16 @@ MOST_BYTES = 16384
 SEEN = ("omnidraft.", "jinja2.")
 
 
-def mutate(data: bytes, most: int, seed: int) -> bytes:
-    """A JSON value changed in its parts, anything else in its bytes."""
-    if seed % 4 and (changed := mutated(data, seed, most)) is not None:
-        return changed
-    return bytes(atheris.Mutate(data, most))
+def mutator_of(harness: ModuleType) -> Callable[[bytes, int, int], bytes]:
+    """Changes an input in its parts, as a JSON value or as the module does it, or in its bytes."""
+    of_parts = getattr(harness, "mutated", mutated)
+
+    def mutate(data: bytes, most: int, seed: int) -> bytes:
+        if seed % 4 and (changed := of_parts(data, seed, most)) is not None:
+            return bytes(changed)
+        return bytes(atheris.Mutate(data, most))
+
+    return mutate
 
 
 def check_of(harness: ModuleType) -> Callable[[bytes], None]:
@@ -72,7 +77,7 @@ def main() -> None:
     atheris.Setup(
         [sys.argv[0], *limits, *options, str(corpus)],
         check_of(harness),
-        custom_mutator=mutate,
+        custom_mutator=mutator_of(harness),
     )
     atheris.Fuzz()
 
