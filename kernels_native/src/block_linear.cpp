@@ -25,39 +25,109 @@ float half_at(const std::uint8_t* at) {
   return (half & 0x8000U) != 0 ? -value : value;
 }
 
-// One row of one panel's block.
-void add_block(const std::uint8_t* block, const std::int8_t* levels, float step, float sum,
-               float* totals) {
-  for (std::size_t j = 0; j < kBlockPanel; ++j) {
-    std::int32_t products = 0;
-    for (std::size_t i = 0; i < kBlock / 2; ++i) {
-      const std::uint8_t codes = block[i / 4 * 4 * kBlockPanel + j * 4 + i % 4];
-      products += (codes & 15) * levels[i] + (codes >> 4) * levels[i + kBlock / 2];
-    }
-    const float scale = half_at(block + kCodeBytes + 2 * j);
-    const float offset = half_at(block + kCodeBytes + kHalvesBytes + 2 * j);
-    const float both = std::fma(static_cast<float>(products), scale, offset * sum);
-    totals[j] = std::fma(step, both, totals[j]);
+// Where a block of one panel lies.
+struct Place {
+  const std::uint8_t* header;
+  const std::uint8_t* block;
+};
+
+template <BlockForm F>
+Place place_of(const BlockLinear& linear, std::size_t panel, std::size_t b) {
+  constexpr BlockLayout kLayout = layout_of(F);
+  const std::uint8_t* const group =
+      linear.weights +
+      (panel * (linear.blocks / kLayout.group) + b / kLayout.group) * kLayout.group_bytes();
+  return {group, group + kLayout.header + b % kLayout.group * kLayout.block_bytes()};
+}
+
+template <BlockForm F>
+int code_at(const std::uint8_t* block, std::size_t j, std::size_t i) {
+  constexpr std::size_t kHalf = kBlock / 2;
+  if constexpr (layout_of(F).nibbles) {
+    const int both = block[i % kHalf / 4 * 4 * kBlockPanel + j * 4 + i % 4];
+    return (i < kHalf ? both & 15 : both >> 4) - layout_of(F).zero;
+  } else {
+    return static_cast<std::int8_t>(block[i / 4 * 4 * kBlockPanel + j * 4 + i % 4]);
   }
 }
 
-void multiply_anywhere(const BlockLinear& linear, std::size_t begin, std::size_t end) {
-  for (std::size_t panel = begin; panel < end; ++panel) {
-    const std::uint8_t* weights = linear.weights + panel * linear.blocks * kBlockBytes;
-    const std::size_t output = panel * kBlockPanel;
-    const std::size_t count = std::min(kBlockPanel, linear.outputs - output);
-    for (std::size_t row = 0; row < linear.rows; ++row) {
-      float totals[kBlockPanel] = {};
-      for (std::size_t b = 0; b < linear.blocks; ++b) {
-        const std::size_t i = row * linear.blocks + b;
-        add_block(weights + b * kBlockBytes, linear.levels + i * kBlock, linear.steps[i],
-                  linear.sums[i], totals);
+// Output j's scale, or offset: the `index`th factor of a block, in the `unit`th unit.
+template <BlockForm F>
+float factor_at(const Place& place, std::size_t j, std::size_t index, std::size_t unit) {
+  constexpr BlockLayout kLayout = layout_of(F);
+  const std::uint8_t* const factors = place.block + kLayout.codes + index * kLayout.factors;
+  if constexpr (kLayout.units) {
+    return half_at(place.header + 2 * (unit * kBlockPanel + j)) *
+           static_cast<float>(static_cast<std::int8_t>(factors[j]));
+  } else {
+    return half_at(factors + 2 * j);
+  }
+}
+
+// One row of one panel's block.
+template <BlockForm F>
+void add_block(const Place& place, const std::int8_t* levels, float step, float sum,
+               float* totals) {
+  constexpr BlockLayout kLayout = layout_of(F);
+  constexpr std::size_t kPart = kBlock / kLayout.scales;
+  for (std::size_t part = 0; part < kLayout.scales; ++part) {
+    for (std::size_t j = 0; j < kBlockPanel; ++j) {
+      std::int32_t products = 0;
+      for (std::size_t i = part * kPart; i < (part + 1) * kPart; ++i) {
+        products += code_at<F>(place.block, j, i) * levels[i];
       }
-      for (std::size_t j = 0; j < count; ++j) {
-        linear.result[row * linear.outputs + output + j] = linear.units[output + j] * totals[j];
+      const float scale = factor_at<F>(place, j, part, 0);
+      float both = 0;
+      if constexpr (kLayout.offsets) {
+        both = std::fma(static_cast<float>(products), scale, factor_at<F>(place, j, 1, 1) * sum);
+      } else {
+        both = static_cast<float>(products) * scale;
+      }
+      totals[j] = std::fma(step, both, totals[j]);
+    }
+  }
+}
+
+template <BlockForm F>
+struct MultiplyAnywhere {
+  static void call(const BlockLinear& linear, std::size_t begin, std::size_t end) {
+    for (std::size_t panel = begin; panel < end; ++panel) {
+      const std::size_t output = panel * kBlockPanel;
+      const std::size_t count = std::min(kBlockPanel, linear.outputs - output);
+      for (std::size_t row = 0; row < linear.rows; ++row) {
+        float totals[kBlockPanel] = {};
+        for (std::size_t b = 0; b < linear.blocks; ++b) {
+          const std::size_t i = row * linear.blocks + b;
+          add_block<F>(place_of<F>(linear, panel, b), linear.levels + i * kBlock, linear.steps[i],
+                       linear.sums[i], totals);
+        }
+        for (std::size_t j = 0; j < count; ++j) {
+          linear.result[row * linear.outputs + output + j] = linear.units[output + j] * totals[j];
+        }
       }
     }
   }
+};
+
+template <BlockForm F>
+struct ReadWeights {
+  static void call(const BlockLinear& linear, std::size_t output, float* weights) {
+    constexpr BlockLayout kLayout = layout_of(F);
+    const std::size_t j = output % kBlockPanel;
+    for (std::size_t b = 0; b < linear.blocks; ++b) {
+      const Place place = place_of<F>(linear, output / kBlockPanel, b);
+      const float offset = kLayout.offsets ? factor_at<F>(place, j, 1, 1) : 0;
+      for (std::size_t i = 0; i < kBlock; ++i) {
+        const float scale = factor_at<F>(place, j, i * kLayout.scales / kBlock, 0);
+        const auto code = static_cast<float>(code_at<F>(place.block, j, i));
+        weights[b * kBlock + i] = linear.units[output] * std::fma(code, scale, offset);
+      }
+    }
+  }
+};
+
+void multiply_anywhere(const BlockLinear& linear, std::size_t begin, std::size_t end) {
+  for_form<MultiplyAnywhere>(linear, begin, end);
 }
 
 struct Largest {
@@ -123,6 +193,17 @@ OMNIDRAFT_DISPATCH(void, quantize_blocks,
                     float* sums),
                    (x, count, levels, steps, sums), 16, 8, 4)
 
+void sum_halves(const std::int8_t* levels, std::size_t count, float* halves) {
+  constexpr std::size_t kHalf = kBlock / 2;
+  for (std::size_t i = 0; i < 2 * count; ++i) {
+    int sum = 0;
+    for (std::size_t k = 0; k < kHalf; ++k) {
+      sum += levels[i * kHalf + k];
+    }
+    halves[i] = static_cast<float>(sum);
+  }
+}
+
 const std::vector<BlockKernel>& block_kernels() {
   static const std::vector<BlockKernel> kKernels = [] {
     std::vector<BlockKernel> kernels;
@@ -138,6 +219,10 @@ const std::vector<BlockKernel>& block_kernels() {
 void multiply(const BlockLinear& linear, std::size_t begin, std::size_t end) {
   static const auto kMultiply = block_kernels().front().multiply;
   kMultiply(linear, begin, end);
+}
+
+void read_weights(const BlockLinear& linear, std::size_t output, float* weights) {
+  for_form<ReadWeights>(linear, output, weights);
 }
 
 }  // namespace omnidraft

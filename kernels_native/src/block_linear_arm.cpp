@@ -51,6 +51,18 @@ OMNIDRAFT_TARGET inline Products dot(Products products, Codes codes, const std::
   return vdotq_s32(products, vreinterpretq_s8_u8(codes), vreinterpretq_s8_s32(vdupq_n_s32(four)));
 }
 OMNIDRAFT_TARGET inline Floats floats_of(Products products) { return vcvtq_f32_s32(products); }
+constexpr int kByteZero = 0;
+OMNIDRAFT_TARGET inline Codes held(Codes codes) { return codes; }
+OMNIDRAFT_TARGET inline Products dot_bytes(Products products, Codes codes,
+                                           const std::int8_t* levels) {
+  return dot(products, codes, levels);
+}
+OMNIDRAFT_TARGET inline Floats floats_of_bytes(Products products) { return floats_of(products); }
+OMNIDRAFT_TARGET inline Floats floats_of_integers(const std::uint8_t* at) {
+  std::uint64_t four = 0;
+  std::memcpy(&four, at, 4);
+  return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(four)))));
+}
 OMNIDRAFT_TARGET inline Floats floats_of_halves(const std::uint8_t* at) {
   return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(at)));
 }

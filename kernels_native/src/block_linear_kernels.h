@@ -1,4 +1,4 @@
-// What the files of the 4-bit linear share.
+// What the files of the block-wise linear share.
 #pragma once
 
 #include <vector>
@@ -9,5 +9,26 @@ namespace omnidraft {
 
 // Appends the kernels for this processor's instructions that it can run, the fastest first.
 void add_fast_kernels(std::vector<BlockKernel>& kernels);
+
+// Function<F>::call(linear, arguments...) for the linear's form F.
+template <template <BlockForm> class Function, typename... Arguments>
+void for_form(const BlockLinear& linear, Arguments... arguments) {
+  switch (linear.form) {
+    case BlockForm::kAffine4:
+      return Function<BlockForm::kAffine4>::call(linear, arguments...);
+    case BlockForm::kScaled4:
+      return Function<BlockForm::kScaled4>::call(linear, arguments...);
+    case BlockForm::kSuper4:
+      return Function<BlockForm::kSuper4>::call(linear, arguments...);
+    case BlockForm::kScaled8:
+      return Function<BlockForm::kScaled8>::call(linear, arguments...);
+    case BlockForm::kAffine8:
+      return Function<BlockForm::kAffine8>::call(linear, arguments...);
+    case BlockForm::kSuper8:
+      return Function<BlockForm::kSuper8>::call(linear, arguments...);
+    case BlockForm::kSixteen8:
+      return Function<BlockForm::kSixteen8>::call(linear, arguments...);
+  }
+}
 
 }  // namespace omnidraft

@@ -1,4 +1,4 @@
-// The loops of a kernel for 4-bit weights. Included once for each set of instructions, in a
+// The loops of a kernel for weights in blocks. Included once for each set of instructions, in a
 // namespace of its own, after these definitions:
 //   OMNIDRAFT_TARGET  attributes of functions that may use the instructions
 //   kLanes, kMostRows outputs that a vector holds, rows that share what is unpacked
@@ -6,21 +6,68 @@
 //   zero_floats(), zero_products()
 //   load_codes(bytes), lower(codes), upper(codes)
 //   dot(products, codes, levels): adds the products of each output's four codes with four levels
-//   floats_of(products), floats_of_halves(bytes), floats_at(values), all_floats(value)
+//   floats_of(products), floats_of_halves(bytes), floats_of_integers(signed bytes),
+//     floats_at(values), all_floats(value)
 //   multiply_floats(a, b), fused(a, b, c), store_floats(floats, to)
+// and for codes of 8 bits
+//   kByteZero: what held(codes) adds to signed codes
+//   dot_bytes(products, held codes, levels), floats_of_bytes(products): as dot and floats_of
 // No include guard: this is no interface.
 
 constexpr std::size_t kVectors = kBlockPanel / kLanes;
 
+// The factors of a vector of outputs, in their unit.
+template <BlockForm F>
+OMNIDRAFT_TARGET inline Floats factors_of(const std::uint8_t* factors, const std::uint8_t* units,
+                                          std::size_t v) {
+  if constexpr (layout_of(F).units) {
+    return multiply_floats(floats_of_halves(units + v * kLanes * 2),
+                           floats_of_integers(factors + v * kLanes));
+  } else {
+    return floats_of_halves(factors + v * kLanes * 2);
+  }
+}
+
+// Adds the products of codes 64 c ... of a vector of outputs to those of R rows.
+template <BlockForm F, std::size_t R>
+OMNIDRAFT_TARGET inline void add_products(const std::uint8_t* codes, const std::int8_t* levels,
+                                          std::size_t width, std::size_t c,
+                                          Products (&products)[R]) {
+  if constexpr (layout_of(F).nibbles) {
+    const Codes first = lower(load_codes(codes));
+    const Codes second = upper(load_codes(codes));
+#pragma GCC unroll 16
+    for (std::size_t r = 0; r < R; ++r) {
+      const std::int8_t* at = levels + r * width + c * 4;
+      products[r] = dot(products[r], first, at);
+      products[r] = dot(products[r], second, at + kBlock / 2);
+    }
+  } else {
+    const Codes all = held(load_codes(codes));
+#pragma GCC unroll 16
+    for (std::size_t r = 0; r < R; ++r) {
+      products[r] = dot_bytes(products[r], all, levels + r * width + c * 4);
+    }
+  }
+}
+
 // Writes the results of R rows from `row` on for a panel's outputs.
-template <std::size_t R>
+template <BlockForm F, std::size_t R>
 OMNIDRAFT_TARGET void multiply_rows(const BlockLinear& linear, std::size_t panel, std::size_t row) {
+  constexpr BlockLayout kLayout = layout_of(F);
   constexpr std::size_t kChunk = kBlockPanel * 4;
+  constexpr std::size_t kParts = kLayout.scales;
+  constexpr std::size_t kChunks = kLayout.codes / kChunk / kParts;
+  constexpr int kZero = kLayout.nibbles ? kLayout.zero : kByteZero;
   const std::size_t width = linear.blocks * kBlock;
-  const std::uint8_t* block = linear.weights + panel * linear.blocks * kBlockBytes;
+  const std::uint8_t* block =
+      linear.weights + panel * (linear.blocks / kLayout.group) * kLayout.group_bytes();
+  const std::uint8_t* header = block;
   const std::int8_t* levels = linear.levels + row * width;
   const float* steps = linear.steps + row * linear.blocks;
   const float* sums = linear.sums + row * linear.blocks;
+  // Of the levels that share a scale.
+  const float* parts = kParts == 1 ? sums : linear.halves + row * linear.blocks * kParts;
   Floats totals[R][kVectors];
 #pragma GCC unroll 16
   for (std::size_t r = 0; r < R; ++r) {
@@ -30,39 +77,52 @@ OMNIDRAFT_TARGET void multiply_rows(const BlockLinear& linear, std::size_t panel
     }
   }
   for (std::size_t b = 0; b < linear.blocks; ++b) {
+    if (kLayout.header != 0 && b % kLayout.group == 0) {
+      header = block;
+      block += kLayout.header;
+    }
     // Weights come from far away, and the hardware's own prefetching ends with each page.
-    for (std::size_t line = 0; line < kBlockBytes; line += 64) {
+    for (std::size_t line = 0; line < kLayout.block_bytes(); line += 64) {
       prefetch(block + line);
     }
 #pragma GCC unroll 4
     for (std::size_t v = 0; v < kVectors; ++v) {
-      Products products[R];
-#pragma GCC unroll 16
-      for (std::size_t r = 0; r < R; ++r) {
-        products[r] = zero_products();
-      }
-#pragma GCC unroll 4
-      for (std::size_t c = 0; c < 4; ++c) {
-        const Codes codes = load_codes(block + c * kChunk + v * kLanes * 4);
-        const Codes first = lower(codes);
-        const Codes second = upper(codes);
+#pragma GCC unroll 2
+      for (std::size_t part = 0; part < kParts; ++part) {
+        Products products[R];
 #pragma GCC unroll 16
         for (std::size_t r = 0; r < R; ++r) {
-          const std::int8_t* at = levels + r * width + b * kBlock + c * 4;
-          products[r] = dot(products[r], first, at);
-          products[r] = dot(products[r], second, at + kBlock / 2);
+          products[r] = zero_products();
+        }
+#pragma GCC unroll 8
+        for (std::size_t c = part * kChunks; c < (part + 1) * kChunks; ++c) {
+          add_products<F, R>(block + c * kChunk + v * kLanes * 4, levels + b * kBlock, width, c,
+                             products);
+        }
+        const std::uint8_t* factors = block + kLayout.codes + part * kLayout.factors;
+        const Floats scales = factors_of<F>(factors, header, v);
+        Floats offsets = zero_floats();
+        if constexpr (kLayout.offsets) {
+          offsets = factors_of<F>(factors + kLayout.factors, header + 2 * kBlockPanel, v);
+        }
+#pragma GCC unroll 16
+        for (std::size_t r = 0; r < R; ++r) {
+          const std::size_t i = r * linear.blocks + b;
+          Floats both = kLayout.nibbles ? floats_of(products[r]) : floats_of_bytes(products[r]);
+          if constexpr (kZero != 0) {  // exact: integers below 2^24
+            both = fused(all_floats(-static_cast<float>(kZero)),
+                         all_floats(parts[i * kParts + part]), both);
+          }
+          if constexpr (kLayout.offsets) {
+            both = fused(both, scales, multiply_floats(offsets, all_floats(sums[i])));
+          } else {
+            both = multiply_floats(both, scales);
+          }
+          totals[r][v] = fused(all_floats(steps[i]), both, totals[r][v]);
         }
       }
-      const Floats scales = floats_of_halves(block + kCodeBytes + v * kLanes * 2);
-      const Floats offsets = floats_of_halves(block + kCodeBytes + kHalvesBytes + v * kLanes * 2);
-#pragma GCC unroll 16
-      for (std::size_t r = 0; r < R; ++r) {
-        const Floats shift = multiply_floats(offsets, all_floats(sums[r * linear.blocks + b]));
-        const Floats both = fused(floats_of(products[r]), scales, shift);
-        totals[r][v] = fused(all_floats(steps[r * linear.blocks + b]), both, totals[r][v]);
-      }
     }
-    block += kBlockBytes;
+    block += kLayout.block_bytes();
   }
   const std::size_t output = panel * kBlockPanel;
   const bool whole = output + kBlockPanel <= linear.outputs;
@@ -89,30 +149,36 @@ OMNIDRAFT_TARGET void multiply_rows(const BlockLinear& linear, std::size_t panel
 }
 
 // Up to R rows from `row` on.
-template <std::size_t R>
+template <BlockForm F, std::size_t R>
 OMNIDRAFT_TARGET void multiply_few(const BlockLinear& linear, std::size_t panel, std::size_t row,
                                    std::size_t count) {
   if (count == R) {
-    multiply_rows<R>(linear, panel, row);
+    multiply_rows<F, R>(linear, panel, row);
   } else if constexpr (R > 1) {
-    multiply_few<R - 1>(linear, panel, row, count);
+    multiply_few<F, R - 1>(linear, panel, row, count);
   }
 }
 
-OMNIDRAFT_TARGET void multiply_panels(const BlockLinear& linear, std::size_t begin,
-                                      std::size_t end) {
-  // So many rows' levels stay in a cache while the panels pass by.
-  constexpr std::size_t kNear = 60;
-  for (std::size_t first = 0; first < linear.rows; first += kNear) {
-    const std::size_t rows = linear.rows - first < kNear ? linear.rows - first : kNear;
-    // Shared out evenly: a lone row costs nearly what several do.
-    const std::size_t parts = (rows + kMostRows - 1) / kMostRows;
-    const std::size_t part = (rows + parts - 1) / parts;
-    for (std::size_t panel = begin; panel < end; ++panel) {
-      for (std::size_t row = 0; row < rows; row += part) {
-        const std::size_t count = rows - row < part ? rows - row : part;
-        multiply_few<kMostRows>(linear, panel, first + row, count);
+template <BlockForm F>
+struct MultiplyPanels {
+  OMNIDRAFT_TARGET static void call(const BlockLinear& linear, std::size_t begin, std::size_t end) {
+    // So many rows' levels stay in a cache while the panels pass by.
+    constexpr std::size_t kNear = 60;
+    for (std::size_t first = 0; first < linear.rows; first += kNear) {
+      const std::size_t rows = linear.rows - first < kNear ? linear.rows - first : kNear;
+      // Shared out evenly: a lone row costs nearly what several do.
+      const std::size_t parts = (rows + kMostRows - 1) / kMostRows;
+      const std::size_t part = (rows + parts - 1) / parts;
+      for (std::size_t panel = begin; panel < end; ++panel) {
+        for (std::size_t row = 0; row < rows; row += part) {
+          const std::size_t count = rows - row < part ? rows - row : part;
+          multiply_few<F, kMostRows>(linear, panel, first + row, count);
+        }
       }
     }
   }
+};
+
+void multiply_panels(const BlockLinear& linear, std::size_t begin, std::size_t end) {
+  for_form<MultiplyPanels>(linear, begin, end);
 }

@@ -21,6 +21,9 @@ int four(const std::int8_t* levels) {
   return value;
 }
 
+// The highest bit of each of four bytes.
+constexpr int kSigns = static_cast<int>(0x80808080U);
+
 namespace avx512 {
 
 #define OMNIDRAFT_TARGET __attribute__((target("avx512f,avx512vnni")))
@@ -47,6 +50,19 @@ OMNIDRAFT_TARGET inline Products dot(Products products, Codes codes, const std::
 }
 OMNIDRAFT_TARGET inline Floats floats_of(Products products) {
   return _mm512_maskz_cvtepi32_ps(kAll, products);
+}
+constexpr int kByteZero = 128;
+OMNIDRAFT_TARGET inline Codes held(Codes codes) {
+  return _mm512_xor_si512(codes, _mm512_set1_epi32(kSigns));
+}
+OMNIDRAFT_TARGET inline Products dot_bytes(Products products, Codes codes,
+                                           const std::int8_t* levels) {
+  return dot(products, codes, levels);
+}
+OMNIDRAFT_TARGET inline Floats floats_of_bytes(Products products) { return floats_of(products); }
+OMNIDRAFT_TARGET inline Floats floats_of_integers(const std::uint8_t* at) {
+  return floats_of(
+      _mm512_maskz_cvtepi8_epi32(kAll, _mm_loadu_si128(reinterpret_cast<const __m128i*>(at))));
 }
 OMNIDRAFT_TARGET inline Floats floats_of_halves(const std::uint8_t* at) {
   return _mm512_maskz_cvtph_ps(kAll, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
@@ -90,6 +106,10 @@ OMNIDRAFT_AVX2 inline Codes upper(Codes codes) { return lower(_mm256_srli_epi32(
 OMNIDRAFT_AVX2 inline Floats floats_of_halves(const std::uint8_t* at) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
 }
+OMNIDRAFT_AVX2 inline Floats floats_of_integers(const std::uint8_t* at) {
+  return _mm256_cvtepi32_ps(
+      _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at))));
+}
 OMNIDRAFT_AVX2 inline Floats floats_at(const float* at) { return _mm256_loadu_ps(at); }
 OMNIDRAFT_AVX2 inline Floats all_floats(float value) { return _mm256_set1_ps(value); }
 OMNIDRAFT_AVX2 inline Floats multiply_floats(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
@@ -110,6 +130,15 @@ OMNIDRAFT_TARGET inline Products dot(Products products, Codes codes, const std::
   return _mm256_dpbusd_avx_epi32(products, codes, _mm256_set1_epi32(four(levels)));
 }
 OMNIDRAFT_TARGET inline Floats floats_of(Products products) { return _mm256_cvtepi32_ps(products); }
+constexpr int kByteZero = 128;
+OMNIDRAFT_TARGET inline Codes held(Codes codes) {
+  return _mm256_xor_si256(codes, _mm256_set1_epi32(kSigns));
+}
+OMNIDRAFT_TARGET inline Products dot_bytes(Products products, Codes codes,
+                                           const std::int8_t* levels) {
+  return dot(products, codes, levels);
+}
+OMNIDRAFT_TARGET inline Floats floats_of_bytes(Products products) { return floats_of(products); }
 
 #include "block_linear_rows.h"
 
@@ -131,6 +160,18 @@ OMNIDRAFT_TARGET inline Products dot(Products products, Codes codes, const std::
 }
 OMNIDRAFT_TARGET inline Floats floats_of(Products products) {
   return _mm256_cvtepi32_ps(_mm256_madd_epi16(products, _mm256_set1_epi16(1)));
+}
+// Magnitudes times levels with the codes' signs: two products of at most 128 * 127 fit 16 bits.
+constexpr int kByteZero = 0;
+OMNIDRAFT_TARGET inline Codes held(Codes codes) { return codes; }
+OMNIDRAFT_TARGET inline Products dot_bytes(Products products, Codes codes,
+                                           const std::int8_t* levels) {
+  const __m256i pairs = _mm256_maddubs_epi16(
+      _mm256_abs_epi8(codes), _mm256_sign_epi8(_mm256_set1_epi32(four(levels)), codes));
+  return _mm256_add_epi32(products, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+OMNIDRAFT_TARGET inline Floats floats_of_bytes(Products products) {
+  return _mm256_cvtepi32_ps(products);
 }
 
 #include "block_linear_rows.h"

@@ -320,48 +320,75 @@ struct Linear {
   }
 };
 
+// The form of a node's weights: see block_linear.h.
+BlockForm form_of(const OrtApi& api, const OrtKernelInfo* info) {
+  std::int64_t form = 0;
+  if (OrtStatus* const missing = api.KernelInfoGetAttribute_int64(info, "form", &form)) {
+    api.ReleaseStatus(missing);  // graphs of before have one form
+    form = 0;
+  }
+  require(form >= 0 && form < static_cast<std::int64_t>(kBlockForms), "form must be 0...6");
+  return static_cast<BlockForm>(form);
+}
+
+// A matrix of weights in blocks: weights [panels, groups, bytes of a group], units [outputs].
+BlockLinear matrix_of(BlockForm form, const Tensor<const std::uint8_t>& weights,
+                      const Tensor<const float>& units) {
+  const BlockLayout layout = layout_of(form);
+  require(weights.shape.size() == 3 && weights.size(2) == layout.group_bytes(),
+          "weights must be [panels, groups, bytes of a group]");
+  BlockLinear linear;
+  linear.form = form;
+  linear.blocks = weights.size(1) * layout.group;
+  require(
+      units.shape.size() == 1 && (units.size(0) + kBlockPanel - 1) / kBlockPanel == weights.size(0),
+      "units must be [outputs], as many as fill the panels");
+  linear.outputs = units.size(0);
+  linear.weights = weights.data;
+  linear.units = units.data;
+  return linear;
+}
+
 struct BlockWise {
   static constexpr const char* kName = "BlockLinear";
   static constexpr ONNXTensorElementDataType kInputs[] = {kFloat, kUint8, kFloat};
   static constexpr std::size_t kRequiredInputs = 3;
   static constexpr ONNXTensorElementDataType kOutputs[] = {kFloat};
 
-  BlockWise(const OrtApi& /*api*/, const OrtKernelInfo* /*info*/) {}
+  BlockWise(const OrtApi& api, const OrtKernelInfo* info) : form(form_of(api, info)) {}
 
-  // Inputs: x [..., 32 * blocks], weights [panels, blocks, 320], units [outputs]. Output:
+  // Inputs: x [..., 32 * blocks], weights and units as `matrix_of` has them. Output:
   // [..., outputs].
   void compute(const Context& context) {
     const auto x = context.input<float>(0);
     const auto weights = context.input<std::uint8_t>(1);
-    const auto units = context.input<float>(2);
-    require(weights.shape.size() == 3 && weights.size(2) == kBlockBytes,
-            "weights must be [panels, blocks, 320]");
+    BlockLinear linear = matrix_of(form, weights, context.input<float>(2));
     const std::size_t panels = weights.size(0);
-    BlockLinear linear;
-    linear.blocks = weights.size(1);
-    require(units.shape.size() == 1 && (units.size(0) + kBlockPanel - 1) / kBlockPanel == panels,
-            "units must be [outputs], as many as fill the panels");
-    linear.outputs = units.size(0);
     require(!x.shape.empty() && x.size(x.shape.size() - 1) == linear.blocks * kBlock &&
                 linear.blocks > 0,
             "x must be [..., 32 * blocks], and not empty");
     std::vector<std::int64_t> shape = x.shape;
     shape.back() = 1;
     linear.rows = elements(shape);
-    shape.back() = units.shape[0];
-    linear.weights = weights.data;
-    linear.units = units.data;
+    shape.back() = static_cast<std::int64_t>(linear.outputs);
     linear.result = context.output<float>(0, shape);
     const std::size_t blocks = linear.rows * linear.blocks;
+    const bool halved = layout_of(form).scales == 2;
     // Not filled: all of it is written.
     const std::unique_ptr<std::int8_t[]> levels(new std::int8_t[blocks * kBlock]);
-    const std::unique_ptr<float[]> factors(new float[2 * blocks]);
+    const std::unique_ptr<float[]> factors(new float[(halved ? 4 : 2) * blocks]);
+    float* const sums = factors.get() + blocks;
+    float* const halves = halved ? sums + blocks : nullptr;
     linear.levels = levels.get();
     linear.steps = factors.get();
-    linear.sums = factors.get() + blocks;
+    linear.sums = sums;
+    linear.halves = halves;
     const auto quantize = [&](std::size_t begin, std::size_t end) {
       quantize_blocks(x.data + begin * kBlock, end - begin, levels.get() + begin * kBlock,
-                      factors.get() + begin, factors.get() + blocks + begin);
+                      factors.get() + begin, sums + begin);
+      if (halved) {
+        sum_halves(levels.get() + begin * kBlock, end - begin, halves + 2 * begin);
+      }
     };
     const std::size_t many = kRowBlock * linear.blocks;
     if (blocks <= many) {
@@ -371,7 +398,7 @@ struct BlockWise {
         quantize(index * many, std::min(blocks, (index + 1) * many));
       });
     }
-    const std::size_t parts = parts_of(panels * linear.blocks * kBlockBytes);
+    const std::size_t parts = parts_of(elements(weights.shape));
     const std::size_t part = (panels + parts - 1) / parts;
     if (part >= panels) {
       multiply(linear, 0, panels);
@@ -381,6 +408,39 @@ struct BlockWise {
       multiply(linear, index * part, std::min(panels, (index + 1) * part));
     });
   }
+
+  BlockForm form;
+};
+
+struct BlockRows {
+  static constexpr const char* kName = "BlockRows";
+  static constexpr ONNXTensorElementDataType kInputs[] = {kInt64, kUint8, kFloat};
+  static constexpr std::size_t kRequiredInputs = 3;
+  static constexpr ONNXTensorElementDataType kOutputs[] = {kFloat};
+
+  BlockRows(const OrtApi& api, const OrtKernelInfo* info) : form(form_of(api, info)) {}
+
+  // Inputs: tokens [...], weights and units as `matrix_of` has them. Output: the tokens' rows of
+  // the matrix [..., 32 * blocks].
+  void compute(const Context& context) {
+    const auto tokens = context.input<std::int64_t>(0);
+    const BlockLinear linear =
+        matrix_of(form, context.input<std::uint8_t>(1), context.input<float>(2));
+    const std::size_t count = elements(tokens.shape);
+    for (std::size_t i = 0; i < count; ++i) {
+      require(tokens.data[i] >= 0 && static_cast<std::size_t>(tokens.data[i]) < linear.outputs,
+              "tokens must be rows of the matrix");
+    }
+    const std::size_t width = linear.blocks * kBlock;
+    std::vector<std::int64_t> shape = tokens.shape;
+    shape.push_back(static_cast<std::int64_t>(width));
+    auto* const rows = context.output<float>(0, shape);
+    for (std::size_t i = 0; i < count; ++i) {
+      read_weights(linear, static_cast<std::size_t>(tokens.data[i]), rows + i * width);
+    }
+  }
+
+  BlockForm form;
 };
 
 struct AddLowRank {
@@ -490,6 +550,7 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
       check(api->CreateCustomOpDomain("omnidraft", &domain));
       check(api->CustomOpDomain_Add(domain, operator_of<Attention>()));
       check(api->CustomOpDomain_Add(domain, operator_of<AddLowRank>()));
+      check(api->CustomOpDomain_Add(domain, operator_of<BlockRows>()));
       check(api->CustomOpDomain_Add(domain, operator_of<BlockWise>()));
       check(api->CustomOpDomain_Add(domain, operator_of<Linear>()));
       check(api->CustomOpDomain_Add(domain, operator_of<QuantizeRows>()));
