@@ -9,11 +9,13 @@ from typing import Any, Final
 from omnidraft.export.checkpoint import Checkpoint, open_checkpoint
 from omnidraft.export.graphs.calibrate import CALIBRATION_TEXT, channel_factors
 from omnidraft.export.graphs.drafter import exact_four_bits, write_drafter_graph
-from omnidraft.export.graphs.linears import Quantization
+from omnidraft.export.graphs.linears import Quantization as WrittenQuantization
+from omnidraft.export.graphs.stored import holds_weights_to_take, matrices, write_stored_graph
 from omnidraft.export.graphs.target import max_threads, write_graph
 from omnidraft.export.graphs.writer import Progress
 from omnidraft.runtime.engines.invariance import measure_invariance
 from omnidraft.runtime.engines.onnx import OnnxModel
+from omnidraft.runtime.models.catalogue import Quantization
 from omnidraft.runtime.models.progress import Progress as Report
 from omnidraft.runtime.models.progress import by_stage
 from omnidraft.runtime.storage.checkpoints import source_sha256
@@ -57,7 +59,8 @@ def convert(
     Args:
         source: a GGUF file, or a folder with config.json and safetensors.
         output: folder to create; one that is there already is replaced.
-        quantization: ``4bit`` weights in blocks of 32, ``8bit`` weights, or ``float32``.
+        quantization: ``4bit`` weights in blocks of 32, ``8bit`` weights, or ``float32``; ``auto``:
+            those of a quantized GGUF as they are (see ``stored.py``), else as ``8bit``.
         calibration: token ids of a text, say ``CALIBRATION_TEXT``, by which the input channels of
             8-bit linears are evened out (see ``calibrate.py``); none: they are left as they are,
             which costs accuracy.
@@ -72,20 +75,43 @@ def convert(
     """
     checkpoint = open_checkpoint(source)
     with whole_folder(output) as temporary:
-        factors = {}
-        if quantization == "8bit" and calibration:
-
-            def calibrating(_: str, done: int, total: int) -> None:
-                progress("calibration", done, total)
-
-            factors = channel_factors(checkpoint, temporary, calibration, calibrating)
-        write_graph(checkpoint, temporary, quantization, progress, factors)
+        if quantization == "auto" and holds_weights_to_take(checkpoint):
+            weights = write_stored_graph(checkpoint, temporary, progress)
+        else:
+            written = "8bit" if quantization == "auto" else quantization
+            _write(checkpoint, temporary, written, calibration, progress)
+            weights = {written: len(matrices(checkpoint.decoder))}
         _describe(
-            checkpoint, temporary, quantization, source, progress, extra_files, extra_manifest
+            checkpoint,
+            temporary,
+            quantization,
+            weights,
+            source,
+            progress,
+            extra_files,
+            extra_manifest,
         )
         manifest = measure_invariance(temporary, OnnxModel(temporary), progress)
         manifest.save(temporary)
     return manifest
+
+
+def _write(
+    checkpoint: Checkpoint,
+    folder: Path,
+    quantization: WrittenQuantization,
+    calibration: Sequence[int],
+    progress: Progress,
+) -> None:
+    """Write a target's graph with weights that are quantized here."""
+    factors = {}
+    if quantization == "8bit" and calibration:
+
+        def calibrating(_: str, done: int, total: int) -> None:
+            progress("calibration", done, total)
+
+        factors = channel_factors(checkpoint, folder, calibration, calibrating)
+    write_graph(checkpoint, folder, quantization, progress, factors)
 
 
 def convert_drafter(
@@ -109,6 +135,7 @@ def convert_drafter(
             checkpoint,
             temporary,
             "4bit" if four else "8bit",
+            {},
             source,
             progress,
             extra_files,
@@ -120,6 +147,7 @@ def _describe(
     checkpoint: Checkpoint,
     folder: Path,
     quantization: Quantization,
+    weights: Mapping[str, int],
     source: Path,
     progress: Progress,
     extra_files: Mapping[str, bytes] | None,
@@ -144,6 +172,7 @@ def _describe(
         source_sha256=source_sha256(source),
         invariance={},
         files=describe_files(folder),
+        weights=weights,
         extra=dict(extra_manifest or {}),
     )
     progress("checksum", 1, 1)

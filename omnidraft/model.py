@@ -255,7 +255,7 @@ def load(
     target: str | Path,
     drafter: str | Path | None = "default",
     *,
-    quantization: Quantization = "8bit",
+    quantization: Quantization = "auto",
     engine: Engine | None = None,
     threads: int = 2,
     context: int | None = None,

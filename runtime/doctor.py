@@ -133,7 +133,7 @@ def _models() -> list[Finding]:
         manifest = Manifest.load(model.path)
         known = not manifest.invariance or measured_here(manifest)
         state: State = "ok" if known else "optional"
-        findings.append(Finding(f"{model.name} {model.quantization}", state, _promise(manifest)))
+        findings.append(Finding(f"{model.name} {manifest.weights_text}", state, _promise(manifest)))
     if not any_ready:
         findings.append(
             Finding(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from omnidraft.export.checkpoint.architectures import SOFT_CAPS, Metadata, of_gguf_type, unsupported
+from omnidraft.export.checkpoint.blocks import Blocks, taken_apart
 from omnidraft.export.checkpoint.config import (
     LARGEST_HEAD,
     LARGEST_SIZE,
@@ -83,6 +84,32 @@ class GgufCheckpoint(Reader):
         if suffix == "bias" and self._stored_name(layer, part, suffix) not in self._tensors:
             return np.zeros(self._count(part), np.float32)[start:stop]
         return super().rows(name, start, stop)
+
+    def kind(self, name: str) -> str:
+        """See ``HoldsBlocks``."""
+        import gguf
+
+        return gguf.GGMLQuantizationType(
+            self._tensor(self._stored_name(*split_name(name))).kind
+        ).name
+
+    def height(self, name: str) -> int:
+        """See ``HoldsBlocks``."""
+        _, part, _ = split_name(name)
+        return self._count(part)
+
+    def blocks(self, name: str, start: int, stop: int) -> Blocks:
+        """See ``HoldsBlocks``."""
+        kind = self.kind(name)
+        rows = self._rows_by(self._raw, name, start, stop)
+        blocks = taken_apart(kind, rows)
+        for factors in (blocks.factors, blocks.units):
+            if factors is not None:
+                self._demand_finite(name, factors)
+        return blocks
+
+    def _raw(self, stored: str, start: int, stop: int) -> NDArray[np.uint8]:
+        return self._tensor(stored).data[start:stop]
 
     def _has_bias(self, *parts: str) -> bool:
         ends = tuple(f".{self._names[part]}.bias" for part in parts)
@@ -233,21 +260,21 @@ class _Tensor:
     def __init__(self, tensor: GgufTensor, data: NDArray[np.uint8]) -> None:
         place = f"{tensor.path}: {tensor.name}"
         self.shape = tensor.shape
-        self._kind = tensor.kind
+        self.kind = tensor.kind
         block, size = _block(tensor.kind, place)
         count, rest = divmod(tensor.shape[-1], block)
         rows = math.prod(tensor.shape[:-1])
         end = tensor.offset + rows * count * size
         if rest or end > len(data):
             raise DamagedFileError(f"{place} is cut off. Fetch or copy the file again.")
-        self._data = data[tensor.offset : end].reshape(rows, count * size)
+        self.data = data[tensor.offset : end].reshape(rows, count * size)
 
     def rows(self, index: Any) -> NDArray[np.float32]:
         """Some rows; of a vector some elements."""
         if len(self.shape) == 1:
-            vector: NDArray[np.float32] = _dequantized(self._data, self._kind)[0][index]
+            vector: NDArray[np.float32] = _dequantized(self.data, self.kind)[0][index]
             return vector
-        return _dequantized(self._data[index], self._kind)
+        return _dequantized(self.data[index], self.kind)
 
 
 def _block(kind: int, place: str) -> tuple[int, int]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,27 +52,38 @@ class Reader(ABC):
 
     def rows(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
         """See ``Checkpoint``."""
-        layer, part, suffix = split_name(name)
-        stored = self._stored_name(layer, part, suffix)
-        place = f"{self._source}: {stored}"
-        stack = self._stack(part)
-        before = sum(self._count(each) for each in stack[: stack.index(part)])
-        rows = before + self._ordered(part, np.arange(self._count(part)))[start:stop]
-        first = int(rows.min())
-        with reading(place):
-            values = self._read(stored, first, int(rows.max()) + 1)
-        if len(values) != len(rows) or (np.diff(rows) != 1).any():
-            values = values[rows - first]
-        if not np.isfinite(values).all():
-            raise DamagedFileError(
-                f"{place} holds weights that are NaN or infinite. Fetch the checkpoint again, or "
-                "take one from before its training diverged."
-            )
+        _, part, _ = split_name(name)
+        values = self._rows_by(self._read, name, start, stop)
+        self._demand_finite(name, values)
         if self._norm_offset and part.endswith("norm"):
             values = values + np.float32(self._norm_offset)
         if (scale := self._decoder.folded.get(part, 1.0)) != 1:
             values = values * np.float32(scale)
         return values
+
+    def _rows_by(
+        self, read: Callable[[str, int, int], NDArray[Any]], name: str, start: int, stop: int | None
+    ) -> NDArray[Any]:
+        """Rows of a tensor in the decoder's order, which ``read`` gives as they are stored."""
+        layer, part, suffix = split_name(name)
+        stored = self._stored_name(layer, part, suffix)
+        stack = self._stack(part)
+        before = sum(self._count(each) for each in stack[: stack.index(part)])
+        rows = before + self._ordered(part, np.arange(self._count(part)))[start:stop]
+        first = int(rows.min())
+        with reading(f"{self._source}: {stored}"):
+            values = read(stored, first, int(rows.max()) + 1)
+        if len(values) != len(rows) or (np.diff(rows) != 1).any():
+            values = values[rows - first]
+        return values
+
+    def _demand_finite(self, name: str, values: NDArray[Any]) -> None:
+        if not np.isfinite(values).all():
+            raise DamagedFileError(
+                f"{self._source}: {self._stored_name(*split_name(name))} holds weights that are "
+                "NaN or infinite. Fetch the checkpoint again, or take one from before its training "
+                "diverged."
+            )
 
     def _check_tensors(self, present: Set[str], optional: str | None = None) -> None:
         """Demand that the files hold what the decoder computes with, and nothing else.

@@ -16,8 +16,11 @@ from numpy.typing import NDArray
 from onnx import TensorProto, ValueInfoProto, helper
 
 from omnidraft import _native
+from omnidraft.export.checkpoint.blocks import Blocks, Form
+from omnidraft.export.graphs.blocks import GROUP, PANEL, pack, packed_shape
 from omnidraft.export.graphs.quantize import (
     BLOCK,
+    Affine,
     Rounded,
     quantize_blocks4,
     quantize_rows,
@@ -28,17 +31,6 @@ from omnidraft.runtime.errors import DamagedFileError
 Quantization = Literal["4bit", "8bit", "float32"]
 # Outputs of a graph that is written to be observed begin with this.
 OBSERVED = "observed."
-# How the weights of our 8-bit linears lie: see kernels_native/src/linear.h.
-PANEL = 16
-GROUP = 4
-# How a panel's weights of a block of inputs lie in our 4-bit linears: see block_linear.h.
-PANEL_BLOCK = np.dtype(
-    [
-        ("codes", np.uint8, (BLOCK // 2 // GROUP, PANEL, GROUP)),
-        ("scales", "<f2", PANEL),
-        ("offsets", "<f2", PANEL),
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -48,6 +40,15 @@ class Stored:
     weight: str
     scales: str
     bits: int
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Names of a matrix in blocks for our own operators, and of what its rows are multiplied by."""
+
+    weight: str
+    units: str
+    form: Form
 
 
 class LinearWriter(GraphWriter):
@@ -109,28 +110,41 @@ class LinearWriter(GraphWriter):
 
         See ``quantize_blocks4``, and kernels_native/src/block_linear.h for what is computed.
         """
+        matrix = self.store_packed(
+            name, Form.AFFINE4, shape, map(_halves, map(quantize_blocks4, blocks))
+        )
+        return self.block_linear(x, matrix)
+
+    def store_packed(
+        self,
+        name: str,
+        form: Form,
+        shape: tuple[int, int],
+        parts: Iterable[tuple[Blocks, NDArray[np.float32]]],
+    ) -> Packed:
+        """Append a matrix of ``shape`` [out, in] in blocks, part by part.
+
+        Args:
+            parts: rows, and what each row's weights are multiplied by, float32 [rows].
+        """
         rows, width = shape
-        packed = (-(-rows // PANEL), width // BLOCK, PANEL_BLOCK.itemsize)
-        weight, stored = self.reserve(name, packed, np.uint8)
-        parts = stored.view(PANEL_BLOCK)[..., 0]
+        weight, stored = self.reserve(name, packed_shape(form, rows, width), np.uint8)
         units = np.empty(rows, np.float32)
         start = 0
-        for block in blocks:
-            end = start + len(block)
-            rounded = quantize_blocks4(block)
-            first, second = np.split(rounded.codes, 2, axis=-1)
-            codes = (first | (second << 4)).reshape(len(block), width // BLOCK, -1, GROUP)
-            panel, place = np.divmod(np.arange(start, end), PANEL)
-            parts["codes"][panel, :, :, place] = codes
-            parts["scales"][panel, :, place] = rounded.scales
-            parts["offsets"][panel, :, place] = rounded.offsets
-            units[start:end] = rounded.units
+        for blocks, unit in parts:
+            end = start + len(unit)
+            pack(stored, blocks, start)
+            units[start:end] = unit
             start = end
         if start != rows:
             raise DamagedFileError(f"Tensor {name} of the checkpoint is not of shape {shape}.")
         stored.flush()
-        unit = self.store(f"{name}.units", (rows,), np.float32, [units])
-        output: str = self.node("BlockLinear", [x, weight, unit], domain=OWN)
+        return Packed(weight, self.store(f"{name}.units", (rows,), np.float32, [units]), form)
+
+    def block_linear(self, x: str, matrix: Packed) -> str:
+        """``x`` times the transpose of a matrix in blocks."""
+        inputs = [x, matrix.weight, matrix.units]
+        output: str = self.node("BlockLinear", inputs, domain=OWN, form=int(matrix.form))
         return output
 
     def linear8(
@@ -245,3 +259,8 @@ class LinearWriter(GraphWriter):
         """Float32 ``x`` times the transpose of ``weight`` [out, in]."""
         y: str = self.node("FusedMatMul", [x, weight], domain=CONTRIB, transB=1)
         return y
+
+
+def _halves(rounded: Affine) -> tuple[Blocks, NDArray[np.float32]]:
+    factors = np.stack([rounded.scales, rounded.offsets], axis=-1)
+    return Blocks(Form.AFFINE4, rounded.codes.view(np.int8), factors), rounded.units

@@ -69,8 +69,7 @@ def write_graph(
     """
     with (folder / WEIGHTS_FILE).open("wb") as file:
         writer = DecoderWriter(checkpoint, file, quantization, progress, factors or {}, observe)
-        model = writer.build()
-    save_model(model, folder / GRAPH_FILE)
+        writer.save(folder)
 
 
 def whole_pass(session: ort.InferenceSession, tokens: Sequence[int]) -> dict[str, NDArray[Any]]:
@@ -91,7 +90,7 @@ def whole_pass(session: ort.InferenceSession, tokens: Sequence[int]) -> dict[str
     return inputs
 
 
-def max_threads(d: Decoder, quantization: Quantization) -> int | None:
+def max_threads(d: Decoder, quantization: str) -> int | None:
     """With how many threads a decoder's graph is batch-invariant; None: with any number."""
     if quantization != "float32":
         return None
@@ -177,6 +176,10 @@ class DecoderWriter(LinearWriter):
             producer_name="omnidraft",
         )
 
+    def save(self, folder: Path) -> None:
+        """Write the graph beside its weights."""
+        save_model(self.build(), folder / GRAPH_FILE)
+
     def interface(self) -> tuple[list[ValueInfoProto], list[ValueInfoProto]]:
         """Inputs and outputs: see ``write_graph``."""
         d = self.decoder
@@ -242,12 +245,18 @@ class DecoderWriter(LinearWriter):
             blocks = (block / factor for block in self.blocks(name, *shape))
             if self.quantization == "float32":
                 self.product(x, self.store("head", shape, np.float32, blocks))
-            else:  # never 4 bits: every logit would pay for it
-                self.linear8(x, "head", shape, blocks)
+            else:
+                self.quantized_head(x, shape, blocks)
         if cap := d.logit_cap:
             uncapped = self.node("Mul", [self.nodes[-1].output[0], self.real(1 / cap)])
             self.node("Mul", [self.node("Tanh", [uncapped]), self.real(cap)])
         self.nodes[-1].output[0] = "logits"
+
+    def quantized_head(
+        self, x: str, shape: tuple[int, int], blocks: Iterator[NDArray[np.float32]]
+    ) -> None:
+        """Never in 4 bits that we round to: every logit would pay for it."""
+        self.linear8(x, "head", shape, blocks)
 
     def rope_tables(self) -> list[tuple[str, str]]:
         """Names of each layer's cosine and sine tables [context, head_size/2]."""

@@ -44,7 +44,7 @@ def list_(as_json: opt.AsJson = False) -> None:
         if state == "ready" and not model.again:
             state += ", source gone"
         # A path in brackets is no markup.
-        cells = (model.name, model.quantization or "–", size, state, model.licence)
+        cells = (model.name, model.weights or model.quantization or "–", size, state, model.licence)
         table.add_row(*map(Text, (*cells, model.description) if described else cells))
     print_table(table)
     if unused := sum(model.size for model in listed if model.unused):

@@ -128,7 +128,11 @@ Stop = Annotated[
     ),
 ]
 Weights = Annotated[
-    Quantization, typer.Option(**one_of(Quantization), help="Weights of a converted model.")
+    Quantization,
+    typer.Option(
+        **one_of(Quantization),
+        help="Weights of a converted model; auto: as a quantized file has them, else 8bit.",
+    ),
 ]
 RunBy = Annotated[
     Engine | None,

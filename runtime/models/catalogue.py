@@ -10,10 +10,10 @@ from typing import Literal, get_args
 from omnidraft.runtime.errors import ModelNotFoundError
 from omnidraft.runtime.models.fetch import Package
 
-Quantization = Literal["4bit", "8bit", "float32"]
+Quantization = Literal["auto", "4bit", "8bit", "float32"]
+"""``auto``: a quantized file's weights as they are, of other checkpoints those of ``8bit``."""
 QUANTIZATIONS: tuple[Quantization, ...] = get_args(Quantization)
-# The faster one with a drafter: a pass over five tokens costs little more than one over one.
-DEFAULT_QUANTIZATION: Quantization = "8bit"
+DEFAULT_QUANTIZATION: Quantization = "auto"
 DEFAULT_DRAFTER = "default"
 
 

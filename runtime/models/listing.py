@@ -36,6 +36,8 @@ class ListedModel:
     """Whether it can be made again: what it is made from is here, or can be fetched."""
     description: str
     licence: str
+    weights: str = ""
+    """The quantization, and of ``auto`` what became of it; empty where nothing tells."""
 
     @property
     def unused(self) -> bool:
@@ -144,6 +146,7 @@ def _converted(folder: Path) -> ListedModel:
         again=leads_to is not None,
         description=told.get("description", manifest.architecture),
         licence=told.get("licence", ""),
+        weights=manifest.weights_text,
     )
 
 

@@ -34,7 +34,8 @@ class Manifest:
     the context lengths and pass sizes tried, and the environment they were tried in, in which alone
     it holds: see ``engines.invariance``. It is empty for a model that was made to draft,
     which need not be invariant. ``files`` maps every other file of the folder to its size in bytes
-    and its sha256. ``extra`` is the caller's.
+    and its sha256. ``weights`` counts the matrices by how they are held: ``Q4_K`` as a GGUF
+    has them, ``F16 → Q8_0`` or ``8bit`` quantized at the conversion. ``extra`` is the caller's.
     """
 
     architecture: str
@@ -50,8 +51,15 @@ class Manifest:
     source_sha256: str
     invariance: Mapping[str, Any]
     files: Mapping[str, Mapping[str, Any]]
+    weights: Mapping[str, int] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def weights_text(self) -> str:
+        """The quantization, for people: of ``auto`` also what became of it."""
+        held = ", ".join(self.weights)
+        return f"{self.quantization}: {held}" if self.quantization == "auto" else self.quantization
 
     @property
     def batch_invariant(self) -> bool:
@@ -107,7 +115,7 @@ class Manifest:
         for name in ("architecture", "quantization", "source_sha256"):
             if not isinstance(getattr(self, name), str):
                 raise ValueError(f"{name} is {getattr(self, name)!r}")
-        for name in ("invariance", "files", "extra"):
+        for name in ("invariance", "files", "weights", "extra"):
             if not isinstance(getattr(self, name), dict):
                 raise ValueError(f"{name} is {getattr(self, name)!r}")
         if not self.files:
