@@ -556,7 +556,7 @@ def test_the_ngram_cache_survives_and_a_damaged_one_is_set_aside(world: dict[str
         (["--prompt", "x", "--engine", "external-onnx"], b"", "holds a model for the engine onnx"),
         (["--prompt", "x", "--engine", "qnn"], b"", "holds a model for the engine onnx"),
         (["--prompt", "x", "--verification", "fast"], b"", "one of exact, paper, not fast"),
-        (["--prompt", "x", "--quantization", "3bit"], b"", "one of 4bit, 8bit, float32, not"),
+        (["--prompt", "x", "--quantization", "3bit"], b"", "one of auto, 4bit, 8bit, float32, not"),
         (["--prompt", "x", "--draft-length", "99"], b"", "draft-length"),
         (["--prompt", "x", "--seed", str(2**64)], b"", "seed must be"),
         (["--prompt", "x", "--max-new-tokens", "0"], b"", "max-new-tokens.* from 1 on, not 0"),
@@ -683,7 +683,7 @@ def test_a_name_that_does_not_exist_leaves_nothing_behind(tmp_path: Path) -> Non
 
 
 def test_a_cache_folder_that_takes_no_lock_is_said(tmp_path: Path) -> None:
-    (tmp_path / "models" / "smollm2-135m-8bit.lock").mkdir(parents=True)
+    (tmp_path / "models" / "smollm2-135m-auto.lock").mkdir(parents=True)
     done = run({"cache": str(tmp_path)}, "generate", "x", "--target", "smollm2-135m")
     assert done.returncode == 2
     assert b"Nothing can be prepared in" in done.stderr and b"OMNIDRAFT_CACHE" in done.stderr

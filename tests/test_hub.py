@@ -96,7 +96,7 @@ def test_a_model_is_fetched_and_converted(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path / "cache"))
     with stand_in_hub(write_target(tmp_path / "repository"), tmp_path / "hub") as hub:
         path = resolve("someone/tiny")
-        assert path.name == "someone--tiny-8bit"
+        assert path.name == "someone--tiny-auto"
         assert load_model("someone/tiny").name == "someone/tiny"
         assert len(hub.got) == len(set(hub.got)) == len(hub.files())
     # Of the download nothing is kept.

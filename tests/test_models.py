@@ -64,7 +64,7 @@ def test_a_checkpoint_is_converted_once(checkpoint: Path, cache: Path) -> None:
     assert load_model(str(other)).path == other
     listed = list_models()
     assert {(m.quantization, m.path) for m in listed if m.path} == {
-        ("8bit", loaded.path),
+        ("auto", loaded.path),
         ("float32", other),
     }
     assert {"smollm2-135m", "gemma3-270m"} <= {m.name for m in listed}
@@ -184,7 +184,7 @@ def test_where_a_model_lies(checkpoint: Path) -> None:
 def test_too_little_disk_space(
     checkpoint: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resolving, "_BYTES_PER_WEIGHT", {"8bit": 1e12})
+    monkeypatch.setattr(resolving, "_BYTES_PER_WEIGHT", {"auto": 1e12})
     with pytest.raises(OmniDraftError, match="disk space"):
         resolve(str(checkpoint))
     assert not [p for p in (cache / "models").iterdir() if p.suffix != ".lock"]

@@ -140,7 +140,8 @@ def _q4_k(stored: Bytes) -> Blocks:
 def _q5_k(stored: Bytes) -> Blocks:
     place = np.arange(8, dtype=np.uint8)[:, None]
     fifth = (stored[..., None, 16:48] >> place & 1) << np.uint8(4)
-    return _in_super_blocks(Form.SUPER8, stored, _paired_nibbles(stored[..., 48:]) | fifth)
+    codes = np.bitwise_or(_paired_nibbles(stored[..., 48:]), fifth, dtype=np.uint8)
+    return _in_super_blocks(Form.SUPER8, stored, codes)
 
 
 def _q6_k(stored: Bytes) -> Blocks:
