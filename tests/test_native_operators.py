@@ -41,10 +41,14 @@ def attention(**changes: Any) -> Any:
         "scale": 0.5,
         "norm_epsilon": 1e-6,
     }
-    inputs = dict.fromkeys(attention_inputs(), TensorProto.FLOAT) | {"positions": TensorProto.INT64}
+    integers = dict.fromkeys(("positions", "paths"), TensorProto.INT64)
+    inputs = dict.fromkeys(attention_inputs(), TensorProto.FLOAT) | integers
     outputs = ["mixed", "present_keys", "present_values"]
+    names = [name for name in inputs if name != "paths"]
     node = helper.make_node(
-        "Attention", list(inputs), outputs, domain="omnidraft", **(attributes | changes)
+        *("Attention", [*names, "", "", "paths"], outputs),
+        domain="omnidraft",
+        **(attributes | changes),
     )
     return session(node, inputs, dict.fromkeys(outputs, TensorProto.FLOAT))
 
@@ -62,7 +66,8 @@ def attention_inputs() -> dict[str, NDArray[Any]]:
     inputs: dict[str, NDArray[Any]] = {
         name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()
     }
-    return inputs | {"positions": np.arange(50, 50 + ROWS)[None]}
+    paths = np.empty((ROWS, 0), np.int64)
+    return inputs | {"positions": np.arange(50, 50 + ROWS)[None], "paths": paths}
 
 
 def test_a_cache_that_is_not_updated_in_place_is_copied() -> None:
@@ -82,6 +87,26 @@ def test_a_cache_that_is_not_updated_in_place_is_copied() -> None:
     assert np.flatnonzero(changed).tolist() == list(range(50, 50 + ROWS))
 
 
+def test_nodes_of_a_tree_see_their_paths() -> None:
+    """The siblings in slots 60 and 61 follow the chain of 50; 70 and 72 follow 61 and 70."""
+    inputs = attention_inputs()
+    paths = np.array([[60, -1, -1], [61, -1, -1], [61, 70, -1], [61, 70, 72], [60, 90, -1]])
+    positions = 49 + (paths >= 0).sum(axis=1)
+    run = attention().run
+    tree, keys, values = run(None, inputs | {"positions": positions[None], "paths": paths})
+    rows = inputs["qkv"][0, :, (HEADS + KV_HEADS) * SIZE :].reshape(ROWS, KV_HEADS, SIZE)
+    assert np.array_equal(values[[60, 61, 70, 72, 90]], rows)
+    changed = (keys != inputs["keys"]).reshape(2, KV_HEADS, SIZE, 48).any(axis=(1, 2)).reshape(-1)
+    assert np.flatnonzero(changed).tolist() == [60, 61, 70, 72, 90]
+    for path in ([0], [1, 2, 3], [0, 4]):
+        chain = {
+            "qkv": inputs["qkv"][:, path],
+            "positions": np.arange(50, 50 + len(path))[None],
+            "paths": np.empty((len(path), 0), np.int64),
+        }
+        assert np.array_equal(run(None, inputs | chain)[0][0], tree[0, path])
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
@@ -95,6 +120,12 @@ def test_a_cache_that_is_not_updated_in_place_is_copied() -> None:
         ("keys", np.zeros((50, KV_HEADS, SIZE), np.float32), "past"),
         ("values", np.zeros((LENGTH, KV_HEADS + 1, SIZE), np.float32), "past"),
         ("sines", np.zeros((LENGTH, SIZE), np.float32), "sines"),
+        ("paths", np.zeros((ROWS + 1, 0), np.int64), "paths"),
+        ("paths", np.zeros(ROWS, np.int64), "paths"),
+        ("paths", np.full((ROWS, 1), LENGTH), "outside the cache"),
+        ("paths", np.full((ROWS, 1), 49), "in the chain"),
+        ("paths", np.full((ROWS, 2), 60), "ascend"),
+        ("paths", np.tile(np.arange(60), (ROWS, 1)), "longer than"),
     ],
 )
 def test_what_does_not_fit_is_named(name: str, value: NDArray[Any], message: str) -> None:

@@ -14,6 +14,26 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLog2E = 1.44269504088896340736F;
 
+struct Path {
+  const std::int64_t* slots = nullptr;
+  std::size_t count = 0;
+};
+
+Path path_of(const AttentionShape& shape, const AttentionTensors& tensors, std::size_t row) {
+  Path path;
+  path.slots = tensors.paths + row * shape.depth;
+  while (path.count < shape.depth && path.slots[path.count] >= 0) {
+    ++path.count;
+  }
+  return path;
+}
+
+// Where a row's key and values lie.
+std::size_t slot_of(const AttentionTensors& tensors, std::size_t row, const Path& path) {
+  return static_cast<std::size_t>(path.count == 0 ? tensors.positions[row]
+                                                  : path.slots[path.count - 1]);
+}
+
 // Normalises (where `norm` is not null) and rotates one head of one row.
 void prepare_head(const AttentionShape& shape, const AttentionTensors& tensors, const float* input,
                   const float* norm, std::size_t row, float* output) {
@@ -44,25 +64,43 @@ void prepare_head(const AttentionShape& shape, const AttentionTensors& tensors, 
 struct Row {
   const float* query = nullptr;
   float* output = nullptr;
-  float* scores = nullptr;  // from the first tile on; then the weights
+  float* scores = nullptr;  // from the first tile on, by slot; then the weights, by position
   std::size_t first = 0;    // the positions it sees
   std::size_t last = 0;
+  std::size_t chain = 0;      // positions below this one lie in slots of the same number,
+  Path path;                  // the others in these,
+  std::size_t last_slot = 0;  // of which none is beyond this one
 
   std::size_t first_tile() const { return first / kKeyTile; }
-  std::size_t last_tile() const { return last / kKeyTile; }
+  std::size_t last_tile() const { return last_slot / kKeyTile; }
   std::size_t tiles() const { return last_tile() + 1 - first_tile(); }
   bool sees(std::size_t tile) const { return tile >= first_tile() && tile <= last_tile(); }
+  bool sees_chain(std::size_t tile) const {
+    return tile >= first_tile() && tile * kKeyTile < chain;
+  }
   float* tile_scores(std::size_t tile) const { return scores + (tile - first_tile()) * kKeyTile; }
+  float* at(std::size_t position) const { return scores + (position - first_tile() * kKeyTile); }
 };
 
-// How many rows from the first on see the tile, up to kSharedRows<W>.
-template <std::size_t W>
-OMNIDRAFT_INLINE std::size_t seeing(const Row* rows, std::size_t count, std::size_t tile) {
-  std::size_t together = 0;
-  while (together < std::min(count, kSharedRows<W>) && rows[together].sees(tile)) {
-    ++together;
+// Of how many rows from the first on something is true, up to kSharedRows<W>.
+template <std::size_t W, typename Condition>
+OMNIDRAFT_INLINE std::size_t together(const Row* rows, std::size_t count,
+                                      const Condition& condition) {
+  std::size_t found = 0;
+  while (found < std::min(count, kSharedRows<W>) && condition(rows[found])) {
+    ++found;
   }
-  return together;
+  return found;
+}
+
+// Moves the scores of a path's slots to its positions. No slot lies before its position, and both
+// ascend, so none is overwritten before it has moved.
+OMNIDRAFT_INLINE void order_path(const Row& row) {
+  for (std::size_t i = 0; i < row.path.count; ++i) {
+    if (row.chain + i >= row.first) {
+      *row.at(row.chain + i) = *row.at(static_cast<std::size_t>(row.path.slots[i]));
+    }
+  }
 }
 
 // The scores of up to R rows in a tile; where there are fewer, the last is computed several times.
@@ -156,15 +194,15 @@ OMNIDRAFT_INLINE void add_values(const Row* rows, std::size_t count, std::size_t
   add_products<W, R>(weights, end - begin, values + begin * stride, stride, head_size, outputs);
 }
 
-// Adds what up to kSharedRows<W> rows see of a tile to their outputs, in the order of positions.
-// What a row does not see is not multiplied by 0: it may be left from a sequence that was cut back,
-// or belong to a later row of this pass, and be no number.
+// Adds what up to kSharedRows<W> rows see of the chain in a tile to their outputs, in the order of
+// positions. What a row does not see is not multiplied by 0: it may be left from a sequence that
+// was cut back, or belong to a later row of this pass, and be no number.
 template <std::size_t W>
 OMNIDRAFT_INLINE void add_seen(const Row* rows, std::size_t count, std::size_t tile,
                                const float* values, std::size_t stride, std::size_t head_size) {
   const std::size_t start = tile * kKeyTile;
   const auto first = [&](const Row& row) { return std::max(row.first, start) - start; };
-  const auto end = [&](const Row& row) { return std::min(row.last + 1 - start, kKeyTile); };
+  const auto end = [&](const Row& row) { return std::min(row.chain - start, kKeyTile); };
   if (count == 1) {
     add_values<W, 1>(rows, 1, tile, first(*rows), end(*rows), values, stride, head_size);
     return;
@@ -188,6 +226,20 @@ OMNIDRAFT_INLINE void add_seen(const Row* rows, std::size_t count, std::size_t t
   }
 }
 
+// Adds the values of a row's path to its output.
+template <std::size_t W>
+OMNIDRAFT_INLINE void add_path(const Row& row, const float* values, std::size_t stride,
+                               std::size_t head_size) {
+  float* const outputs[1] = {row.output};
+  for (std::size_t i = 0; i < row.path.count; ++i) {
+    if (row.chain + i >= row.first) {
+      const float* const weights[1] = {row.at(row.chain + i)};
+      const auto slot = static_cast<std::size_t>(row.path.slots[i]);
+      add_products<W, 1>(weights, 1, values + slot * stride, stride, head_size, outputs);
+    }
+  }
+}
+
 template <std::size_t W>
 OMNIDRAFT_INLINE void attend_with(const AttentionShape& shape, const AttentionTensors& tensors,
                                   std::size_t head, std::size_t begin, std::size_t end) {
@@ -208,6 +260,9 @@ OMNIDRAFT_INLINE void attend_with(const AttentionShape& shape, const AttentionTe
     row.last = static_cast<std::size_t>(tensors.positions[begin + r]);
     const bool all = shape.window == 0 || row.last < shape.window;
     row.first = all ? 0 : row.last - shape.window + 1;
+    row.path = path_of(shape, tensors, begin + r);
+    row.chain = row.last + 1 - row.path.count;
+    row.last_slot = slot_of(tensors, begin + r, row.path);
     needed += row.tiles() * kKeyTile;
     first_tile = std::min(first_tile, row.first_tile());
     last_tile = std::max(last_tile, row.last_tile());
@@ -233,18 +288,20 @@ OMNIDRAFT_INLINE void attend_with(const AttentionShape& shape, const AttentionTe
   for (std::size_t tile = first_tile; tile <= last_tile; ++tile) {
     const float* keys = tensors.keys + (tile * shape.kv_heads + kv_head) * size * kKeyTile;
     for (std::size_t r = 0; r < count;) {
-      const std::size_t together = seeing<W>(&rows[r], count - r, tile);
-      if (together > 1) {
-        score<W, kSharedRows<W>>(&rows[r], together, tile, keys, size);
-      } else if (together == 1) {
+      const std::size_t seeing =
+          together<W>(&rows[r], count - r, [&](const Row& row) { return row.sees(tile); });
+      if (seeing > 1) {
+        score<W, kSharedRows<W>>(&rows[r], seeing, tile, keys, size);
+      } else if (seeing == 1) {
         score<W, 1>(&rows[r], 1, tile, keys, size);
       }
-      r += std::max<std::size_t>(together, 1);
+      r += std::max<std::size_t>(seeing, 1);
     }
   }
   for (const Row& row : rows) {
-    const std::size_t all = row.tiles() * kKeyTile;
+    order_path(row);
     const std::size_t start = row.first_tile() * kKeyTile;
+    const std::size_t all = (row.last / kKeyTile + 1) * kKeyTile - start;
     if (shape.cap > 0) {
       bound<W>(row.scores, all, shape.cap);
     }
@@ -259,12 +316,16 @@ OMNIDRAFT_INLINE void attend_with(const AttentionShape& shape, const AttentionTe
   for (std::size_t tile = first_tile; tile <= last_tile; ++tile) {
     const float* values = tensors.values + tile * kKeyTile * stride + kv_head * size;
     for (std::size_t r = 0; r < count;) {
-      const std::size_t together = seeing<W>(&rows[r], count - r, tile);
-      if (together > 0) {
-        add_seen<W>(&rows[r], together, tile, values, stride, size);
+      const std::size_t seeing =
+          together<W>(&rows[r], count - r, [&](const Row& row) { return row.sees_chain(tile); });
+      if (seeing > 0) {
+        add_seen<W>(&rows[r], seeing, tile, values, stride, size);
       }
-      r += std::max<std::size_t>(together, 1);
+      r += std::max<std::size_t>(seeing, 1);
     }
+  }
+  for (const Row& row : rows) {
+    add_path<W>(row, tensors.values + kv_head * size, stride, size);
   }
 }
 
@@ -276,21 +337,19 @@ void append(const AttentionShape& shape, const AttentionTensors& tensors, std::s
   thread_local std::vector<float> key;
   key.resize(size);
   for (std::size_t row = begin; row < end; ++row) {
-    const auto position = static_cast<std::size_t>(tensors.positions[row]);
+    const std::size_t slot = slot_of(tensors, row, path_of(shape, tensors, row));
     const float* input =
         tensors.qkv + (row * (shape.heads + 2 * shape.kv_heads) + shape.heads) * size;
     for (std::size_t head = 0; head < shape.kv_heads; ++head, input += size) {
       prepare_head(shape, tensors, input, tensors.key_norm, row, key.data());
-      float* tile = tensors.keys +
-                    ((position / kKeyTile) * shape.kv_heads + head) * size * kKeyTile +
-                    position % kKeyTile;
+      float* tile = tensors.keys + ((slot / kKeyTile) * shape.kv_heads + head) * size * kKeyTile +
+                    slot % kKeyTile;
       for (std::size_t i = 0; i < size; ++i) {
         tile[i * kKeyTile] = key[i];
       }
     }
     // The row's values, all heads of them, follow its keys.
-    std::copy(input, input + shape.kv_heads * size,
-              tensors.values + position * shape.kv_heads * size);
+    std::copy(input, input + shape.kv_heads * size, tensors.values + slot * shape.kv_heads * size);
   }
 }
 

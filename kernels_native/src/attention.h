@@ -3,6 +3,9 @@
 // Whatever the pass, a row's sums are taken in the order of its own keys, by the same instructions,
 // and what lies where it does not see, numbers or not, never enters them. So row i of a pass over n
 // tokens equals, bit for bit, a pass over that token alone.
+//
+// A row may be a node of a tree of tokens: see `paths`. It equals, bit for bit, the last row of its
+// path decoded as a chain: its scores are moved into the order of the path before they are summed.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +19,7 @@ constexpr std::size_t kKeyTile = 48;
 
 struct AttentionShape {
   std::size_t rows = 0;
+  std::size_t depth = 0;  // of the paths
   std::size_t heads = 0;
   std::size_t kv_heads = 0;   // divides heads
   std::size_t head_size = 0;  // even
@@ -28,7 +32,11 @@ struct AttentionShape {
 struct AttentionTensors {
   const float* qkv = nullptr;               // [rows, heads + 2 * kv_heads, head_size]
   const std::int64_t* positions = nullptr;  // [rows], below the buffers' length
-  const float* cosines = nullptr;           // [context, head_size / 2]
+  // [rows, depth]: of a node of a tree the slots of its ancestors within the tree and its own, in
+  // ascending order, then -1. It also sees the positions before these, which lie in the slots of
+  // the same numbers: the chain. A row without a path belongs to the chain.
+  const std::int64_t* paths = nullptr;
+  const float* cosines = nullptr;  // [context, head_size / 2]
   const float* sines = nullptr;
   const float* query_norm = nullptr;  // [head_size]; null: queries are not normalised
   const float* key_norm = nullptr;

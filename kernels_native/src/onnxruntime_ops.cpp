@@ -119,8 +119,8 @@ struct Context {
 
 struct Attention {
   static constexpr const char* kName = "Attention";
-  static constexpr ONNXTensorElementDataType kInputs[] = {kFloat, kInt64, kFloat, kFloat,
-                                                          kFloat, kFloat, kFloat, kFloat};
+  static constexpr ONNXTensorElementDataType kInputs[] = {kFloat, kInt64, kFloat, kFloat, kFloat,
+                                                          kFloat, kFloat, kFloat, kInt64};
   static constexpr std::size_t kRequiredInputs = 6;
   static constexpr ONNXTensorElementDataType kOutputs[] = {kFloat, kFloat, kFloat};
 
@@ -147,8 +147,8 @@ struct Attention {
   }
 
   // Inputs: qkv, positions, cosines, sines, past keys and values [length, kv_heads, head_size],
-  // norms of queries and keys. Outputs: the mix [1, n, heads * head_size], present keys and values,
-  // which may be the memory of the past ones.
+  // norms of queries and keys, paths [n, depth]. Outputs: the mix [1, n, heads * head_size],
+  // present keys and values, which may be the memory of the past ones.
   void compute(const Context& context) {
     AttentionShape shape = this->shape;
     AttentionTensors tensors;
@@ -160,6 +160,7 @@ struct Attention {
     const auto values = context.input<float>(5);
     const auto query_norm = context.input<float>(6);
     const auto key_norm = context.input<float>(7);
+    const auto paths = context.input<std::int64_t>(8);
     require(keys.shape.size() == 3 && keys.shape == values.shape && keys.size(1) == shape.kv_heads,
             "past keys and values must be [length, kv_heads, head_size]");
     const std::size_t length = keys.size(0);
@@ -176,17 +177,24 @@ struct Attention {
     require(cosines.shape.size() == 2 && cosines.shape == sines.shape &&
                 cosines.size(1) == shape.head_size / 2,
             "cosines and sines must be [context, head_size / 2]");
+    tensors.positions = positions.data;
     const auto bound = static_cast<std::int64_t>(std::min(length, cosines.size(0)));
     for (std::size_t row = 0; row < shape.rows; ++row) {
       require(positions.data[row] >= 0 && positions.data[row] < bound,
               "a position lies outside the cache");
+    }
+    if (!paths.shape.empty()) {
+      require(paths.shape.size() == 2 && paths.shape[0] == qkv.shape[1],
+              "paths must be [n, depth]");
+      shape.depth = paths.size(1);
+      tensors.paths = paths.data;
+      check_paths(shape, tensors, length);
     }
     for (const auto* norm : {&query_norm, &key_norm}) {
       require(norm->data == nullptr || norm->shape == std::vector<std::int64_t>{keys.shape[2]},
               "norms must be [head_size]");
     }
     tensors.qkv = qkv.data;
-    tensors.positions = positions.data;
     tensors.cosines = cosines.data;
     tensors.sines = sines.data;
     tensors.query_norm = query_norm.data;
@@ -208,6 +216,24 @@ struct Attention {
   AttentionShape shape;
 
  private:
+  // Slots ascend, and none lies before its position: see `order_path`.
+  static void check_paths(const AttentionShape& shape, const AttentionTensors& tensors,
+                          std::size_t length) {
+    for (std::size_t row = 0; row < shape.rows; ++row) {
+      const std::int64_t* const path = tensors.paths + row * shape.depth;
+      std::int64_t count = 0;
+      while (count < static_cast<std::int64_t>(shape.depth) && path[count] >= 0) {
+        require(count == 0 || path[count] > path[count - 1], "the slots of a path must ascend");
+        ++count;
+      }
+      const std::int64_t chain = tensors.positions[row] + 1 - count;
+      require(chain >= 0, "a path is longer than its last position says");
+      require(
+          count == 0 || (path[0] >= chain && path[count - 1] < static_cast<std::int64_t>(length)),
+          "a path lies outside the cache, or in the chain");
+    }
+  }
+
   static void run(const Context& context, const AttentionShape& shape,
                   const AttentionTensors& tensors) {
     std::size_t seen = 0;

@@ -10,13 +10,18 @@
 #include <string>
 #include <vector>
 
+#include "omnidraft/vectors.h"
+
 namespace omnidraft {
 namespace {
+
+using Slots = std::vector<std::int64_t>;
 
 // A decoder's layer with random inputs for `length` positions, and caches full of `stale` numbers.
 struct Layer {
   AttentionShape shape;
   std::size_t length;
+  std::size_t chain = 0;  // where trees begin
   std::vector<float> qkv, cosines, sines, query_norm, key_norm, keys, values;
 
   Layer(std::size_t heads, std::size_t kv_heads, std::size_t head_size, std::size_t window,
@@ -58,14 +63,30 @@ struct Layer {
 
   // One pass over `count` tokens from position `first` on: their outputs.
   std::vector<float> pass(std::size_t first, std::size_t count) {
+    return pass(first, std::vector<Slots>(count));
+  }
+
+  // One pass over nodes of a tree from slot `first` on, by their paths; over tokens of the chain
+  // where these are empty.
+  std::vector<float> pass(std::size_t first, const std::vector<Slots>& nodes) {
+    const std::size_t count = nodes.size();
+    shape.depth = 0;
+    for (const Slots& path : nodes) {
+      shape.depth = std::max(shape.depth, path.size());
+    }
     std::vector<std::int64_t> positions(count);
+    std::vector<std::int64_t> paths(count * shape.depth, -1);
     for (std::size_t i = 0; i < count; ++i) {
-      positions[i] = static_cast<std::int64_t>(first + i);
+      const Slots& path = nodes[i];
+      positions[i] = static_cast<std::int64_t>(path.empty() ? first + i : chain + path.size() - 1);
+      std::copy(path.begin(), path.end(),
+                paths.begin() + static_cast<std::ptrdiff_t>(i * shape.depth));
     }
     std::vector<float> output(count * output_width(), -1.0F);
     AttentionTensors tensors;
     tensors.qkv = qkv.data() + first * width();
     tensors.positions = positions.data();
+    tensors.paths = paths.data();
     tensors.cosines = cosines.data();
     tensors.sines = sines.data();
     tensors.query_norm = query_norm.empty() ? nullptr : query_norm.data();
@@ -152,6 +173,19 @@ struct Kind {
   float cap = 0.0F;
 };
 
+// Nodes in slots from `chain` on, each behind the end of the chain or a random node before it.
+std::vector<Slots> random_tree(std::mt19937& random, std::size_t chain, std::size_t count) {
+  std::vector<Slots> paths(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t parent = random() % (i + 1);
+    if (parent > 0) {
+      paths[i] = paths[parent - 1];
+    }
+    paths[i].push_back(static_cast<std::int64_t>(chain + i));
+  }
+  return paths;
+}
+
 class AttentionTest : public testing::TestWithParam<Kind> {
  protected:
   static constexpr std::size_t kLength = 2 * kKeyTile + 37;
@@ -161,6 +195,59 @@ class AttentionTest : public testing::TestWithParam<Kind> {
     Layer layer(kind.heads, kind.kv_heads, kind.head_size, kind.window, kind.norms, kLength, stale);
     layer.shape.cap = kind.cap;
     return layer;
+  }
+
+  // Random trees, beside their paths decoded one token at a time.
+  void compare_trees() const {
+    constexpr float kBad = std::numeric_limits<float>::quiet_NaN();
+    std::mt19937 random(13);
+    for (const std::size_t chain :
+         {std::size_t{0}, std::size_t{5}, kKeyTile - 3, kKeyTile, 2 * kKeyTile - 7}) {
+      for (int trial = 0; trial < 4; ++trial) {
+        // What lies in slots that a node does not see must not matter: those of no token yet, and
+        // of a node that is no number.
+        Layer tree = layer(kBad);
+        tree.chain = chain;
+        const std::size_t nodes = 1 + random() % 30;
+        const std::vector<Slots> paths = random_tree(random, chain, nodes);
+        const std::size_t width = tree.width();
+        const auto row = [&](std::size_t slot) {
+          return tree.qkv.begin() + static_cast<std::ptrdiff_t>(slot * width);
+        };
+        if (trial % 2 == 1) {
+          std::fill_n(row(chain + random() % nodes), width, kBad);
+        }
+        if (chain > 0) {
+          tree.pass(0, chain);
+        }
+        std::vector<float> found;
+        while (found.size() < nodes * tree.output_width()) {
+          const std::size_t done = found.size() / tree.output_width();
+          const std::size_t count = std::min(nodes - done, 1 + random() % 12);
+          const auto begin = paths.begin() + static_cast<std::ptrdiff_t>(done);
+          const std::vector<float> output = tree.pass(
+              chain + done, std::vector<Slots>(begin, begin + static_cast<std::ptrdiff_t>(count)));
+          found.insert(found.end(), output.begin(), output.end());
+        }
+        Layer plain = layer();
+        if (chain > 0) {
+          plain.pass(0, chain);
+        }
+        for (std::size_t node = 0; node < nodes; ++node) {
+          std::vector<float> expected;
+          for (std::size_t i = 0; i < paths[node].size(); ++i) {
+            std::copy_n(row(static_cast<std::size_t>(paths[node][i])), width,
+                        plain.qkv.begin() + static_cast<std::ptrdiff_t>((chain + i) * width));
+            expected = plain.pass(chain + i, 1);
+          }
+          for (std::size_t i = 0; i < expected.size(); ++i) {
+            const float value = found[node * expected.size() + i];
+            ASSERT_TRUE(std::isnan(expected[i]) ? std::isnan(value) : value == expected[i])
+                << "node " << node << " of " << nodes << " behind " << chain;
+          }
+        }
+      }
+    }
   }
 };
 
@@ -225,6 +312,22 @@ TEST_P(AttentionTest, RowsThatAreNoNumbersReachOnlyThoseThatSeeThem) {
     }
   }
 }
+
+TEST_P(AttentionTest, NodesOfATreeAreTheLastRowsOfTheirPaths) { compare_trees(); }
+
+#if defined(__x86_64__)
+TEST_P(AttentionTest, NodesOfATreeAreTheLastRowsOfTheirPathsInNarrowerVectors) {
+  const Unit best = kUnit;
+  for (const Unit unit : {Unit::kSse2, Unit::kAvx2}) {
+    if (unit < best) {
+      SCOPED_TRACE(static_cast<int>(unit));
+      kUnit = unit;
+      compare_trees();
+    }
+  }
+  kUnit = best;
+}
+#endif
 
 INSTANTIATE_TEST_SUITE_P(Kinds, AttentionTest,
                          testing::Values(Kind{"SmolLM2", 9, 3, 64, 0, false},
