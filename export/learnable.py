@@ -18,7 +18,7 @@ from omnidraft.runtime.storage.bundle import BUNDLE_FILE, Bundle, Quantization
 from omnidraft.runtime.storage.checkpoints import source_sha256
 from omnidraft.runtime.storage.files import expanded
 
-_GRAPHS = 4
+_GRAPHS = 5
 """Changes when the exported graphs do, so that bundles made before are not used."""
 
 

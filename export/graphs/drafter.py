@@ -1,7 +1,8 @@
 """Write a drafter's decoder: few nodes, since of a small model their number is what a step costs.
 
 A drafter's proposals are verified, so its rows may depend on the size of a pass, as a target's may
-not: attention is one operator, and 4-bit weights are multiplied where the checkpoint has such.
+not: 4-bit weights are multiplied where the checkpoint has such. For any program attention is one
+operator of ONNX Runtime's; for this one it is a target's, which knows trees of tokens.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def write_drafter_graph(
     on), and per layer ``past.i.key``, ``past.i.value`` float32 [1, kv_heads, capacity, head_size].
     Outputs: ``logits`` float32 [1, n - first_row, vocab], ``hidden`` float32 [1, n - first_row,
     hidden], which is what the head reads, and ``present.i.key``, ``present.i.value``, to be bound
-    to the memory of the ``past`` inputs.
+    to the memory of the ``past`` inputs. With ``own`` the inputs are those of a target: see
+    ``target.write_graph``.
 
     Args:
         lora, four, own: see ``DrafterWriter``.
@@ -120,10 +122,10 @@ class DrafterWriter(DecoderWriter):
     Args:
         lora: whether linears have LoRA inputs, ``lora.NAME.A`` and ``.B``, of rank 0 by default.
         four: matrices that have 4 bits, by name; the others have ``quantization``.
-        own: for this program alone. The head computes the ``drafted_tokens`` of the checkpoint
-            only, where that names some and the head is quantized in blocks; the logits of others
-            are as good as −infinity. What a LoRA adds is computed by an operator of
-            kernels_native/.
+        own: for this program alone. The inputs are a target's, attention is its operator, and what
+            a LoRA adds is another one of kernels_native/. The head computes the ``drafted_tokens``
+            of the checkpoint only, where that names some and the head is quantized in blocks; the
+            logits of others are as good as −infinity.
     """
 
     def __init__(
@@ -154,6 +156,10 @@ class DrafterWriter(DecoderWriter):
     def interface(self) -> tuple[list[ValueInfoProto], list[ValueInfoProto]]:
         d = self.decoder
         value = helper.make_tensor_value_info
+        hidden = value("hidden", TensorProto.FLOAT, [1, "rows", d.hidden_size])
+        if self.own:
+            inputs, outputs = super().interface()
+            return inputs, [*outputs, hidden]
         inputs = [
             value("tokens", TensorProto.INT64, [1, "n"]),
             value("last_position", TensorProto.INT32, [1]),
@@ -162,7 +168,7 @@ class DrafterWriter(DecoderWriter):
         ]
         outputs = [
             value("logits", TensorProto.FLOAT, [1, "rows", d.vocab_size]),
-            value("hidden", TensorProto.FLOAT, [1, "rows", d.hidden_size]),
+            hidden,
         ]
         shape: list[str | int] = [1, d.kv_heads, "capacity", d.head_size]
         for i in range(d.layers):
@@ -171,15 +177,14 @@ class DrafterWriter(DecoderWriter):
                 outputs.append(value(f"present.{i}.{part}", TensorProto.FLOAT, shape))
         return inputs, outputs
 
-    def prepare(self) -> None:
-        self.ropes = self.rope_tables()
-
     def last_rows(self, x: str) -> str:
         super().last_rows(x)
         self.nodes[-1].output[0] = "hidden"
         return "hidden"
 
     def attention(self, i: int, x: str) -> str:
+        if self.own:
+            return super().attention(i, x)
         d = self.decoder
         joined = joined_weight(self.checkpoint, i, "qkv")
         bias = joined_bias(self.checkpoint, i, "qkv")

@@ -49,8 +49,10 @@ def write_graph(
 ) -> None:
     """Write ``model.onnx`` and ``model.onnx.data`` into ``folder``.
 
-    Inputs: ``tokens`` int64 [1, n], ``positions`` int64 [1, n], ``first_row`` int64 [1] (logits
-    are computed from this row on), and per layer ``past.i.key``, ``past.i.value`` float32
+    Inputs: ``tokens`` int64 [1, n], ``positions`` int64 [1, n], ``paths`` int64 [n, depth] (of
+    nodes of a tree the slots of the cache that they see beyond the text, in order, their own last,
+    then -1; depth 0: there is no tree), ``first_row`` int64 [1] (logits are computed from this row
+    on), and per layer ``past.i.key``, ``past.i.value`` float32
     [length, heads, size], where heads x size = kv_heads x head_size. Outputs: ``logits`` float32
     [1, n - first_row, vocab] and ``present.i.key``, ``present.i.value``, to be bound to the memory
     of the ``past`` inputs.
@@ -82,6 +84,7 @@ def whole_pass(session: ort.InferenceSession, tokens: Sequence[int]) -> dict[str
     inputs: dict[str, NDArray[Any]] = {
         "tokens": np.array([tokens], np.int64),
         "positions": np.arange(len(tokens), dtype=np.int64)[None],
+        "paths": np.empty((len(tokens), 0), np.int64),
         "first_row": np.zeros(1, np.int64),
     }
     for value in session.get_inputs():
@@ -187,6 +190,7 @@ class DecoderWriter(LinearWriter):
         inputs = [
             value("tokens", TensorProto.INT64, [1, "n"]),
             value("positions", TensorProto.INT64, [1, "n"]),
+            value("paths", TensorProto.INT64, ["n", "depth"]),
             value("first_row", TensorProto.INT64, [1]),
         ]
         outputs = [value("logits", TensorProto.FLOAT, [1, "rows", d.vocab_size])]
@@ -309,7 +313,7 @@ class DecoderWriter(LinearWriter):
             bias = np.concatenate(biases)
         rows = (d.heads + 2 * d.kv_heads) * size
         joined = self.linear(x, f"{i}.qkv", (rows, d.hidden_size), qkv(), bias)
-        norms = []
+        norms = ["", ""]
         if d.qk_norm == "head":
             norms = [self.vector(f"{i}.{part}_norm", size) for part in "qk"]
         elif d.qk_norm == "row":
@@ -320,7 +324,7 @@ class DecoderWriter(LinearWriter):
             "Attention",
             [
                 *(joined, "positions", *self.ropes[i]),
-                *(f"past.{i}.key", f"past.{i}.value", *norms),
+                *(f"past.{i}.key", f"past.{i}.value", *norms, "paths"),
             ],
             [mixed, f"present.{i}.key", f"present.{i}.value"],
             domain=OWN,

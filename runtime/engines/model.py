@@ -65,7 +65,7 @@ class KnowsTokens(Protocol):
 
     @property
     def held(self) -> Sequence[int]:
-        """They, in order: ``length`` of them."""
+        """They, in order: ``length`` of them; while a tree is held, those before the tree."""
 
 
 def held_of(model: CausalModel, tokens: Sequence[int]) -> int:
@@ -73,6 +73,63 @@ def held_of(model: CausalModel, tokens: Sequence[int]) -> int:
     held = model.held if isinstance(model, KnowsTokens) else ()
     count = min(len(held), len(tokens))
     return next((i for i in range(count) if held[i] != tokens[i]), count)
+
+
+@runtime_checkable
+class ScoresTrees(Protocol):
+    """A model that scores several continuations of its text in one pass, as a tree of tokens.
+
+    The slots of the KV cache are numbered from 0; ``length`` counts all that are held. Until
+    ``forward_tree`` they hold the text, a chain. A tree that grows behind it is held until ``keep``
+    or a ``truncate`` to within the text; until then ``forward``, and a ``truncate`` to a length
+    within the tree, are a ``ValueError``. See ``tree_scorer``.
+    """
+
+    @property
+    def scores_trees(self) -> bool:
+        """Whether this model does; of some engines only some do."""
+
+    def forward_tree(
+        self,
+        tokens: Sequence[int] | NDArray[np.int64],
+        parents: Sequence[int] | NDArray[np.int64],
+        rows: int | None = None,
+    ) -> NDArray[np.float32]:
+        """Append nodes to the tree, which the first call begins, and return logits.
+
+        A node sees the text, its ancestors in the order of its path, and itself; its position is
+        its depth behind the text. Where a model is batch-invariant its row is, bit for bit, the row
+        of its path decoded one token at a time.
+
+        Args:
+            tokens: n ≥ 1 token ids. They take the next slots, in order.
+            parents: for each token the slot that it follows: the text's last one (−1 if there is
+                none), or that of an earlier node, of this call or one before.
+            rows: as for ``CausalModel.forward``.
+
+        Returns:
+            float32 ``[rows, vocab_size]``, as ``CausalModel.forward``.
+
+        Raises:
+            ContextOverflowError: ``length + n > max_length``; the cache is unchanged.
+            ValueError: see ``CausalModel.forward``; or a parent is none of those above.
+            OmniDraftError: this model scores no trees.
+        """
+
+    def keep(self, path: Sequence[int]) -> None:
+        """End the tree: of its nodes keep those of a path, moved together behind the text.
+
+        Args:
+            path: slots from the text downwards, each the parent of the next; none: the tree goes.
+
+        Raises:
+            ValueError: it is no such path; the tree is still held.
+        """
+
+
+def tree_scorer(model: CausalModel) -> ScoresTrees | None:
+    """The model as one that scores trees, or None if it does not."""
+    return model if isinstance(model, ScoresTrees) and model.scores_trees else None
 
 
 @runtime_checkable

@@ -16,12 +16,18 @@ from omnidraft.runtime.engines.failures import cannot_run
 from omnidraft.runtime.engines.model import check_pass, check_truncation, reserve_cache
 from omnidraft.runtime.engines.onnx_session import cpu_session
 from omnidraft.runtime.engines.registry import EngineSpec
+from omnidraft.runtime.engines.tree import Path as TreePath
+from omnidraft.runtime.engines.tree import TokenTree
+from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.storage.lora import LoraWeights, complete_adapter, sizes_beside_rank
 from omnidraft.runtime.storage.manifest import BUNDLE_FILE, MANIFEST_FILE, Manifest
 
 GRAPH_FILE = "model.onnx"
 # The graph sees a prefix of the cache, of this granularity: two tiles of kernels_native/.
 LENGTH_STEP = 96
+_KEY_TILE = LENGTH_STEP // 2
+# Paths in a tree are padded to a multiple of so many slots: ONNX Runtime plans each shape anew.
+_DEPTH_STEP = 8
 # Longer passes are cut, which bounds the memory of one.
 MAX_PASS = 256
 _DRAFTER_CONTEXT = 8192
@@ -61,6 +67,7 @@ class OnnxModel:
         self._vocab_size = description.vocab_size
         self._own_length = description.context_length
         self._held: list[int] = []
+        self._tree: TokenTree | None = None
 
         self._threads = min(threads, description.max_threads or threads)
         self.least_pass = description.measured.get(self._threads, Measured(0)).least_pass
@@ -76,20 +83,22 @@ class OnnxModel:
         self._binding = self._session.io_binding()
 
         inputs = {value.name: value.shape for value in self._session.get_inputs()}
-        # A drafter's attention takes the whole buffer and is told how much of it is filled; a
-        # target's sees a prefix: see export/graphs.
+        # In a bundle for any program attention takes the whole buffer and is told how much of it is
+        # filled; our own sees a prefix: see export/graphs.
         self._told_length = "total_length" in inputs
-        bound = _DRAFTER_CONTEXT if self._told_length else self._own_length
+        outputs = {value.name: value.shape for value in self._session.get_outputs()}
+        bound = _DRAFTER_CONTEXT if "hidden" in outputs else self._own_length
         self._max_length = min(self._own_length, bound if max_length is None else max_length)
         self._capacity = -(-self._max_length // LENGTH_STEP) * LENGTH_STEP
-        shapes = {
-            name.removeprefix("past."): [
-                size if isinstance(size, int) else self._capacity for size in shape
-            ]
-            for name, shape in inputs.items()
-            if name.startswith("past.")
+        names = [name for name in inputs if name.startswith("past.")]
+        shape = [n if isinstance(n, int) else self._capacity for n in inputs[names[0]]]
+        # One array for keys and values, in turn, of all layers.
+        reserved = reserve_cache({"": [len(names), *shape]}, np.float32, self._max_length)
+        self._cache: NDArray[np.float32] = reserved[""]
+        self._caches: dict[str, NDArray[np.float32]] = {
+            name.removeprefix("past."): cache
+            for name, cache in zip(names, self._cache, strict=True)
         }
-        self._caches = reserve_cache(shapes, np.float32, self._max_length)
         # LoRA inputs have defaults of rank 0.
         defaults = self._session.get_overridable_initializers()
         self._lora_sizes = sizes_beside_rank({value.name: value.shape for value in defaults})
@@ -101,12 +110,12 @@ class OnnxModel:
         self._first_row = np.zeros(1, np.int64)
         # What is computed for each row that is asked for, by the output's name.
         self._rows = {
-            value.name: np.empty((1, 0, value.shape[2]), np.float32)
-            for value in self._session.get_outputs()
-            if value.name in ("logits", "hidden")
+            name: np.empty((1, 0, shape[2]), np.float32)
+            for name, shape in outputs.items()
+            if name in ("logits", "hidden")
         }
         self._last_row = 0
-        self._bound_pass = 0
+        self._bound_pass = (0, 0)
         self._bound_length = 0
         self._bound_rows: tuple[int, int] | None = None
         self._values: dict[str, ort.OrtValue] = {}
@@ -128,7 +137,7 @@ class OnnxModel:
     @property
     def held(self) -> Sequence[int]:
         """See ``KnowsTokens``."""
-        return self._held
+        return self._held if self._tree is None else self._held[: self._tree.chain]
 
     @property
     def max_length(self) -> int:
@@ -163,7 +172,7 @@ class OnnxModel:
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of keys and values that a token takes."""
-        return sum(cache.nbytes for cache in self._caches.values()) // self._capacity
+        return self._cache.nbytes // self._capacity
 
     def forward(
         self, tokens: Sequence[int] | NDArray[np.int64], rows: int | None = None
@@ -176,7 +185,57 @@ class OnnxModel:
             ContextOverflowError: ``length + n > max_length``; the cache is unchanged.
             ValueError: no tokens, a token outside the vocabulary, or ``rows`` outside 1…n.
         """
+        if self._tree is not None:
+            raise self._tree.refuse("there is no ordinary pass")
         ids, rows = check_pass(self, tokens, rows)
+        return self._forward(ids, rows)
+
+    @property
+    def scores_trees(self) -> bool:
+        """See ``ScoresTrees``: not where a bundle is for any program."""
+        return not self._told_length
+
+    def forward_tree(
+        self,
+        tokens: Sequence[int] | NDArray[np.int64],
+        parents: Sequence[int] | NDArray[np.int64],
+        rows: int | None = None,
+    ) -> NDArray[np.float32]:
+        """Append nodes of a tree and return logits: see ``ScoresTrees.forward_tree``.
+
+        Raises:
+            ContextOverflowError, ValueError, OmniDraftError: see there.
+        """
+        if not self.scores_trees:
+            raise OmniDraftError(
+                "A drafter that was exported for any program scores no trees of tokens. Load the "
+                "checkpoint that it was made of."
+            )
+        ids, rows = check_pass(self, tokens, rows)
+        tree = self._tree or TokenTree(self.length)
+        paths = tree.paths(parents, len(ids))
+        logits = self._forward(ids, rows, tree.chain, paths)
+        tree.grow(paths)
+        self._tree = tree
+        return logits
+
+    def keep(self, path: Sequence[int]) -> None:
+        """End the tree: see ``ScoresTrees.keep``."""
+        tree = self._tree or TokenTree(self.length)
+        layers, values = len(self._cache) // 2, self._cache[1::2]
+        # Keys lie in tiles [kv_heads, head_size, _KEY_TILE].
+        keys = self._cache[::2].reshape(layers, self._capacity // _KEY_TILE, -1, _KEY_TILE)
+        for source, target in tree.moves(path):  # of all layers at once
+            values[:, target] = values[:, source]
+            key = keys[:, source // _KEY_TILE, :, source % _KEY_TILE]
+            keys[:, target // _KEY_TILE, :, target % _KEY_TILE] = key
+        self._held[tree.chain :] = [self._held[slot] for slot in path]
+        self._tree = None
+
+    def _forward(
+        self, ids: NDArray[np.int64], rows: int, chain: int = 0, paths: Sequence[TreePath] = ()
+    ) -> NDArray[np.float32]:
+        """Append tokens, or nodes of a tree behind a chain, and return the last rows of logits."""
         count = len(ids)
         if rows > self._rows["logits"].shape[1]:
             for name, held in self._rows.items():
@@ -186,7 +245,11 @@ class OnnxModel:
         for start in range(0, count, MAX_PASS):
             part = ids[start : start + MAX_PASS]
             wanted = min(len(part), max(0, start + len(part) - (count - rows)))
-            self._pass(part, self.length + start, done, wanted)
+            place = (self.length + start, done, wanted)
+            if paths:
+                self._pass(part, *place, chain, paths[start : start + MAX_PASS])
+            else:
+                self._pass(part, *place)
             done += wanted
         self._held += ids.tolist()
         self._last_row = rows - 1
@@ -195,6 +258,9 @@ class OnnxModel:
     def truncate(self, length: int) -> None:
         """Keep the first ``length`` tokens of the KV cache: see ``CausalModel.truncate``."""
         check_truncation(self, length)
+        if self._tree is not None and length > self._tree.chain:
+            raise self._tree.refuse(f"nothing is cut to {length} tokens")
+        self._tree = None
         del self._held[length:]
 
     @property
@@ -214,20 +280,31 @@ class OnnxModel:
         for name, values in complete_adapter(adapter, self._lora_sizes).items():
             self._bind_input(name, values)
         self._adapter = adapter
-        self._held.clear()
+        self.truncate(0)
 
-    def _pass(self, tokens: NDArray[np.int64], past: int, row: int, rows: int) -> None:
+    def _pass(
+        self,
+        tokens: NDArray[np.int64],
+        past: int,
+        row: int,
+        rows: int,
+        chain: int = 0,
+        paths: Sequence[TreePath] = (),
+    ) -> None:
         """Run the graph once; write the last ``rows`` rows of logits from row ``row`` on."""
         padding = max(0, self.least_pass - len(tokens))
         if padding:  # the same token at the same place again
             tokens = np.pad(tokens, (0, padding), mode="edge")
         count = len(tokens)
-        if count != self._bound_pass:
+        end = past + count - padding
+        depth = -(-max(map(len, paths), default=0) // _DEPTH_STEP) * _DEPTH_STEP
+        if (count, depth) != self._bound_pass:
             self._bind_input("tokens", self._tokens[:, :count])
             if not self._told_length:
                 self._bind_input("positions", self._positions[:, :count])
-            self._bound_pass = count
-        end = past + count - padding
+                self._paths = np.full((count, depth), -1)
+                self._bind_input("paths", self._paths)
+            self._bound_pass = (count, depth)
         length = -(-end // LENGTH_STEP) * LENGTH_STEP
         if self._told_length:
             length = self._capacity
@@ -247,6 +324,12 @@ class OnnxModel:
         if self._told_length:
             self._last_position[0] = end - 1
             self._total_length[()] = end
+        elif paths:
+            for i in range(count):
+                path = paths[min(i, len(paths) - 1)]
+                self._positions[0, i] = chain + len(path) - 1
+                self._paths[i, : len(path)] = path
+                self._paths[i, len(path) :] = -1
         else:
             self._positions[0, :count] = np.minimum(np.arange(past, past + count), end - 1)
         self._first_row[0] = count - rows
