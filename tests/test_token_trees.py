@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from needs import needs
 from numpy.typing import NDArray
 from test_convert import LLAMA, random_weights, write_safetensors
 
@@ -252,3 +253,50 @@ def test_graphs_for_any_program_score_no_trees(tmp_path: Path) -> None:
     with pytest.raises(OmniDraftError, match="scores no trees"):
         model.forward_tree([1], [1])
     assert model.length == 2
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_transformers_scores_trees(tmp_path: Path, attention: str) -> None:
+    needs("torch")
+    needs("transformers")
+    from omnidraft.runtime.engines.transformers import TransformersModel
+
+    source = write_checkpoint(tmp_path, LLAMA)
+    model, plain = TransformersModel(source), TransformersModel(source)
+    model._model.set_attn_implementation(attention)
+    rng = np.random.default_rng(0)
+    for chain in (0, 1, 30):
+        for each in (model, plain):
+            each.truncate(0)
+            if chain:
+                each.forward(TOKENS[:chain])
+        parents = [int(rng.integers(chain - 1, chain + i)) for i in range(14)]
+        first = model.forward_tree(TOKENS[30:39], parents[:9])
+        found = np.concatenate([first, model.forward_tree(TOKENS[39:44], parents[9:])])
+        paths = TokenTree(chain).paths(parents, 14)
+        tokens = [[int(TOKENS[30 + slot - chain]) for slot in path] for path in paths]
+        for row, path in zip(found, tokens, strict=True):
+            plain.truncate(chain)
+            np.testing.assert_allclose(row, plain.forward(path)[-1], atol=1e-3)
+        with pytest.raises(ValueError, match="while a tree is held"):
+            model.forward([1])
+        with pytest.raises(ValueError, match="while a tree is held"):
+            model.truncate(chain + 1)
+        deepest = max(range(14), key=lambda node: len(paths[node]))
+        model.keep(paths[deepest])
+        plain.truncate(chain)
+        plain.forward(tokens[deepest])
+        assert model.length == plain.length == chain + len(paths[deepest])
+        np.testing.assert_allclose(model.forward([3]), plain.forward([3]), atol=1e-3)
+
+
+def test_windows_of_transformers_score_no_trees(tmp_path: Path) -> None:
+    needs("torch")
+    needs("transformers")
+    from omnidraft.runtime.engines.transformers import TransformersModel
+
+    model = TransformersModel(write_checkpoint(tmp_path, CAPPED))
+    assert tree_scorer(model) is None
+    with pytest.raises(OmniDraftError, match="not all of its layers see the whole text"):
+        model.forward_tree([1], [-1])
+    assert model.forward([1]).shape == (1, LLAMA["vocab_size"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from omnidraft.runtime.engines.failures import cannot_load
 from omnidraft.runtime.engines.model import check_pass, check_truncation
 from omnidraft.runtime.engines.registry import EngineSpec
+from omnidraft.runtime.engines.tree import TokenTree
 from omnidraft.runtime.errors import MissingDependencyError, OmniDraftError
 from omnidraft.runtime.storage.checkpoints import is_checkpoint
 from omnidraft.runtime.storage.gguf import read_gguf_metadata
@@ -76,6 +77,8 @@ class TransformersModel:
         self._cache: Any = self._new_cache()
         names = inspect.signature(self._model.forward).parameters
         self._cache_argument = "cache" if "cache" in names else "past_key_values"
+        self._no_trees = _why_no_trees(self._model.config, text, names)
+        self._tree: TokenTree | None = None
         self._length = 0
 
     @property
@@ -102,8 +105,63 @@ class TransformersModel:
             ContextOverflowError: ``length + n > max_length``; the cache is unchanged.
             ValueError: no tokens, a token outside the vocabulary, or ``rows`` outside 1…n.
         """
+        if self._tree is not None:
+            raise self._tree.refuse("there is no ordinary pass")
         ids, rows = check_pass(self, tokens, rows)
-        count = len(ids)
+        return self._forward(ids, rows)
+
+    @property
+    def scores_trees(self) -> bool:
+        """See ``ScoresTrees``: where all layers see the whole text, and nodes can be masked."""
+        return not self._no_trees
+
+    def forward_tree(
+        self,
+        tokens: Sequence[int] | NDArray[np.int64],
+        parents: Sequence[int] | NDArray[np.int64],
+        rows: int | None = None,
+    ) -> NDArray[np.float32]:
+        """Append nodes of a tree and return logits: see ``ScoresTrees.forward_tree``.
+
+        Raises:
+            ContextOverflowError, ValueError, OmniDraftError: see there.
+        """
+        if self._no_trees:
+            raise OmniDraftError(f"This model scores no trees of tokens: {self._no_trees}.")
+        ids, rows = check_pass(self, tokens, rows)
+        tree = self._tree or TokenTree(self._length)
+        paths = tree.paths(parents, len(ids))
+        seen = np.zeros((len(ids), self._length + len(ids)), bool)
+        seen[:, : tree.chain] = True
+        for row, path in zip(seen, paths, strict=True):
+            row[list(path)] = True
+        depths = np.array([[tree.chain + len(path) - 1 for path in paths]])
+        torch, dtype = self._torch, self._model.dtype
+        mask = torch.zeros(seen.shape, dtype=dtype)
+        mask.masked_fill_(torch.from_numpy(~seen), torch.finfo(dtype).min)
+        logits = self._forward(
+            ids,
+            rows,
+            attention_mask=mask[None, None].to(self._device),
+            position_ids=torch.from_numpy(depths).to(self._device),
+        )
+        tree.grow(paths)
+        self._tree = tree
+        return logits
+
+    def keep(self, path: Sequence[int]) -> None:
+        """End the tree: see ``ScoresTrees.keep``."""
+        tree = self._tree or TokenTree(self._length)
+        moves = tree.moves(path)
+        sources, targets = [source for source, _ in moves], [target for _, target in moves]
+        with self._torch.inference_mode():
+            for layer in self._cache.layers if moves else ():
+                for cache in (layer.keys, layer.values):
+                    cache[..., targets, :] = cache[..., sources, :]
+        self._tree = None
+        self.truncate(tree.chain + len(path))
+
+    def _forward(self, ids: NDArray[np.int64], rows: int, **options: Any) -> NDArray[np.float32]:
         torch = self._torch
         with torch.inference_mode():
             result = self._model(
@@ -111,20 +169,43 @@ class TransformersModel:
                 use_cache=True,
                 logits_to_keep=rows,
                 **{self._cache_argument: self._cache},
+                **options,
             )
-        self._length += count
+        self._length += len(ids)
         logits: NDArray[np.float32] = result.logits[0, -rows:].float().cpu().numpy()
         return np.ascontiguousarray(logits)
 
     def truncate(self, length: int) -> None:
         """Keep the first ``length`` tokens of the KV cache: see ``CausalModel.truncate``."""
         check_truncation(self, length)
+        if self._tree is not None and length > self._tree.chain:
+            raise self._tree.refuse(f"nothing is cut to {length} tokens")
+        self._tree = None
         if length == 0:
             self._cache = self._new_cache()
         elif length < self._length:
             # Negative: how many tokens go. Newer versions accept nothing else.
             self._cache.crop(length - self._length)
         self._length = length
+
+
+def _why_no_trees(config: Any, text: Any, arguments: Container[str]) -> str:
+    """Why a model scores no trees of tokens; nothing if it does.
+
+    Args:
+        config: the model's; text: that of its decoder.
+        arguments: of the model's ``forward``.
+    """
+    layers = set(getattr(text, "layer_types", None) or ())
+    windows = getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True)
+    if layers - {"full_attention"} or (windows and not layers):
+        return "not all of its layers see the whole text"
+    if "position_ids" not in arguments or getattr(text, "alibi", False):
+        return "it counts positions itself"
+    attention = getattr(config, "_attn_implementation", None)
+    if attention not in ("sdpa", "eager"):
+        return f"its attention ({attention}) takes no mask for each pair of tokens"
+    return ""
 
 
 @contextmanager
