@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from omnidraft.runtime.engines.environment import Measured, environment, measured_here
 from omnidraft.runtime.engines.model import CausalModel
@@ -19,6 +20,7 @@ from omnidraft.runtime.storage.manifest import Manifest
 
 PASS_SIZES = (2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 32)
 LARGEST = max(PASS_SIZES)
+TREE_DEPTH = 8
 # Tokens in the cache before the passes: a short one, ones that end at and just before a length at
 # which the cache's bound prefix grows, so that single tokens and passes run under different
 # lengths, and a long one.
@@ -28,7 +30,8 @@ CONTEXTS = (0, LENGTH_STEP - 12, LENGTH_STEP - 1, LENGTH_STEP, 1000)
 def measure_invariance(
     folder: Path, model: OnnxModel, progress: Callable[[str, int, int], None]
 ) -> Manifest:
-    """Compare, bit for bit, passes over several tokens with passes over each token alone.
+    """Compare, bit for bit, passes over several tokens, in a chain and as nodes of a tree, with
+    passes over each token alone.
 
     Args:
         folder: what ``model`` was loaded from.
@@ -69,7 +72,7 @@ def measure_invariance(
 def _largest_difference(
     model: OnnxModel, contexts: Sequence[int], progress: Callable[[str, int, int], None]
 ) -> float:
-    """Of a logit, over all contexts, pass sizes and rows; the model is empty afterwards."""
+    """Of a logit, over all contexts, passes and rows; the model is empty afterwards."""
     tokens = np.random.default_rng(0).integers(0, model.vocab_size, max(CONTEXTS) + LARGEST)
     # Text repeats itself, which makes attention sharp: every other 32 tokens are the 32 before.
     paired = tokens[: len(tokens) // 64 * 64].reshape(-1, 2, 32)
@@ -85,15 +88,26 @@ def _largest_difference(
         alone = np.concatenate([model.forward([token]).copy() for token in ahead])
         for size in PASS_SIZES:
             model.truncate(context)
-            together = model.forward(ahead[:size])
-            if not np.array_equal(together, alone[:size]):
-                with np.errstate(invalid="ignore"):
-                    difference = np.abs(together - alone[:size]).max()
-                # Not a number differs from everything.
-                largest = max(largest, float(np.nan_to_num(difference, nan=np.inf)))
+            largest = max(largest, _difference(model.forward(ahead[:size]), alone[:size]))
+        # As nodes of a tree, each beside another token, which it must not see.
+        model.truncate(context)
+        nodes = np.repeat(ahead[:TREE_DEPTH], 2)
+        nodes[::2] = tokens[:TREE_DEPTH]
+        parents = [context + node // 2 * 2 - 1 for node in range(len(nodes))]
+        found = model.forward_tree(nodes, parents)[1::2]
+        largest = max(largest, _difference(found, alone[:TREE_DEPTH]))
+        model.truncate(context)
     model.truncate(0)
     progress("invariance", len(contexts), len(contexts))
     return largest
+
+
+def _difference(left: NDArray[np.float32], right: NDArray[np.float32]) -> float:
+    """The largest; infinite where something is not a number."""
+    if np.array_equal(left, right):
+        return 0.0
+    with np.errstate(invalid="ignore"):
+        return float(np.nan_to_num(np.abs(left - right).max(), nan=np.inf))
 
 
 def batch_noise(
