@@ -235,6 +235,21 @@ def shape(
         ValueError: logits that are not numbers, a temperature of 0, or a history of another size.
     """
 
+def uniform_at(seed: int, position: int) -> float:
+    """The number in [0, 1) that belongs to a place; nothing is drawn before or after it.
+
+    The same on every platform, for all 64-bit seeds and positions.
+    """
+
+def quantile(
+    logits: NDArray[np.float32], sampling: SamplingParameters, history: History, uniform: float
+) -> int:
+    """The token where the cumulative distribution of ``shape`` reaches ``uniform``.
+
+    Raises:
+        ValueError: as ``shape``, or a ``uniform`` outside [0, 1).
+    """
+
 class Proposal:
     """Proposed target tokens and how every draft token was drawn."""
 

@@ -15,7 +15,9 @@ from omnidraft._native import (
     Generator,
     History,
     SamplingParameters,
+    quantile,
     shape,
+    uniform_at,
 )
 
 Row = NDArray[np.float64]
@@ -202,18 +204,21 @@ def test_parameters_are_kept() -> None:
 MASK = 2**64 - 1
 
 
+def splitmix(seed: int, count: int) -> int:
+    """Output ``count``, from 0, of SplitMix64 as its authors describe it."""
+    z = (seed + (count + 1) * 0x9E3779B97F4A7C15) & MASK
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & MASK
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK
+    return z ^ z >> 31
+
+
 def xoshiro(seed: int) -> Iterator[int]:
-    """SplitMix64 and xoshiro256** as their authors describe them (Blackman, Vigna)."""
+    """xoshiro256** as its authors describe it (Blackman, Vigna), seeded through SplitMix64."""
 
     def rotate(x: int, k: int) -> int:
         return (x << k | x >> (64 - k)) & MASK
 
-    state = []
-    for _ in range(4):
-        seed = (seed + 0x9E3779B97F4A7C15) & MASK
-        z = (seed ^ seed >> 30) * 0xBF58476D1CE4E5B9 & MASK
-        z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK
-        state.append(z ^ z >> 31)
+    state = [splitmix(seed, i) for i in range(4)]
     while True:
         yield rotate(state[1] * 5 & MASK, 7) * 9 & MASK
         t = state[1] << 17 & MASK
@@ -242,6 +247,40 @@ def test_the_stream_is_the_same_everywhere() -> None:
         0xAE17533239E499A1,
         0xECB8AD4703B360A1,
     ]
+
+
+@given(st.integers(0, MASK), st.integers(0, MASK))
+def test_a_place_has_its_own_number(seed: int, position: int) -> None:
+    number = uniform_at(seed, position)
+    assert number == (splitmix(splitmix(seed, 0), position) >> 11) / 2**53
+    assert 0 <= number < 1
+
+
+@pytest.mark.parametrize("bad", [-1, 2**64])
+def test_places_are_64_bit_numbers(bad: int) -> None:
+    for place in ((bad, 0), (0, bad)):
+        with pytest.raises(TypeError):
+            uniform_at(*place)
+
+
+@pytest.mark.parametrize("sampling", [SamplingParameters(0.7), SamplingParameters(1.5, 7, 0.9)])
+def test_quantiles_are_in_proportion(sampling: SamplingParameters) -> None:
+    """On an even grid of numbers each token is met as often as it is probable."""
+    logits = np.random.default_rng(1).standard_normal(40).astype(np.float32)
+    history, grid = History(40), 20_000
+    found = [quantile(logits, sampling, history, (i + 0.5) / grid) for i in range(grid)]
+    assert found == sorted(found)
+    counts = np.bincount(found, minlength=40)
+    np.testing.assert_array_less(abs(counts - grid * shape(logits, sampling, history)), 1 + 1e-6)
+
+
+def test_quantiles_are_checked() -> None:
+    logits, sampling = np.zeros(3, dtype=np.float32), SamplingParameters(1.0)
+    for outside in (-0.1, 1.0, np.nan):
+        with pytest.raises(ValueError, match="in \\[0, 1\\)"):
+            quantile(logits, sampling, History(3), outside)
+    with pytest.raises(ValueError, match="greedy"):
+        quantile(logits, SamplingParameters(), History(3), 0.5)
 
 
 def test_draws_are_in_proportion() -> None:

@@ -240,6 +240,20 @@ PYBIND11_MODULE(_native, m) {
       },
       py::arg("logits").noconvert(), py::arg("sampling"), py::arg("history"));
 
+  m.def("uniform_at", &uniform_at, py::arg("seed"), py::arg("position"));
+  m.def(
+      "quantile",
+      [](const Logits& logits, const SamplingParameters& sampling, const History& history,
+         double uniform) {
+        if (!(uniform >= 0 && uniform < 1)) {
+          throw std::invalid_argument("a quantile is asked for at a number in [0, 1)");
+        }
+        Distribution distribution;
+        distribution.assign(view(logits), sampling, history);
+        return distribution.quantile(uniform);
+      },
+      py::arg("logits").noconvert(), py::arg("sampling"), py::arg("history"), py::arg("uniform"));
+
   py::class_<Proposal>(m, "Proposal")
       .def_readonly("drafts", &Proposal::drafts)
       .def_property_readonly("tokens", &Proposal::tokens)

@@ -7,6 +7,17 @@
 namespace omnidraft {
 namespace {
 
+// SplitMix64 (Steele, Lea and Flood, 2014): a state that grows by kGamma, and its scrambling.
+constexpr std::uint64_t kGamma = 0x9e3779b97f4a7c15ULL;
+
+std::uint64_t scramble(std::uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+  return z ^ (z >> 31);
+}
+
+double unit(std::uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1.0p-53; }
+
 std::uint64_t rotate_left(std::uint64_t x, int k) { return (x << k) | (x >> (64 - k)); }
 
 double total_of(Span<const double> weights) {
@@ -29,13 +40,15 @@ double total_of(Span<const double> weights) {
 
 }  // namespace
 
+double uniform_at(std::uint64_t seed, std::uint64_t position) {
+  // The seed is scrambled first: neighbouring seeds would share their numbers, one place apart.
+  return unit(scramble(scramble(seed + kGamma) + kGamma * (position + 1)));
+}
+
 Generator::Generator(std::uint64_t seed) {
-  for (std::uint64_t& word : state_) {  // SplitMix64
-    seed += 0x9e3779b97f4a7c15ULL;
-    std::uint64_t z = seed;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    word = z ^ (z >> 31);
+  for (std::uint64_t& word : state_) {
+    seed += kGamma;
+    word = scramble(seed);
   }
 }
 
@@ -51,7 +64,7 @@ std::uint64_t Generator::next() {
   return result;
 }
 
-double Generator::uniform() { return static_cast<double>(next() >> 11) * 0x1.0p-53; }
+double Generator::uniform() { return unit(next()); }
 
 bool Generator::accept(double probability) {
   return probability >= 1 || (probability > 0 && uniform() < probability);

@@ -340,23 +340,63 @@ void Distribution::weights(std::vector<float>& result) const {
   }
 }
 
-Token Distribution::draw(Chance& chance) {
-  const std::size_t begin = chance.draw(sums_) * kBlock;
+// Calls visit(token, weight) for the tokens of a block, in ascending order.
+template <typename Visit>
+void Distribution::for_each_of_block(std::size_t block, Visit visit) const {
+  const std::size_t begin = block * kBlock;
   const auto logits = block_of(logits_, begin);
-  block_.clear();
   if (threshold_ == 0) {
     std::array<float, kBlock> weights;
     rows::exp2(logits.data(), maximum_, scale_, weights.data(), logits.size());
-    block_.assign(weights.begin(), weights.begin() + logits.size());
-    return static_cast<Token>(begin + chance.draw(block_));
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      visit(static_cast<Token>(begin + i), static_cast<double>(weights[i]));
+    }
+    return;
   }
-  const auto first =
+  auto candidate =
       std::lower_bound(kept_.begin(), kept_.end(), begin,
                        [](const Candidate& c, std::size_t token) { return c.token < token; });
-  for (auto c = first; c != kept_.end() && c->token < begin + logits.size(); ++c) {
-    block_.push_back(static_cast<double>(c->weight));
+  for (; candidate != kept_.end() && candidate->token < begin + logits.size(); ++candidate) {
+    visit(static_cast<Token>(candidate->token), static_cast<double>(candidate->weight));
   }
-  return static_cast<Token>(first[static_cast<std::ptrdiff_t>(chance.draw(block_))].token);
+}
+
+Token Distribution::draw(Chance& chance) {
+  const std::size_t block = chance.draw(sums_);
+  block_.clear();
+  tokens_.clear();
+  for_each_of_block(block, [&](Token token, double weight) {
+    tokens_.push_back(token);
+    block_.push_back(weight);
+  });
+  return tokens_[chance.draw(block_)];
+}
+
+Token Distribution::quantile(double uniform) const {
+  // Rounding may carry us past an end: the last one that weighs anything is taken then.
+  std::size_t block = 0;
+  double left = 0;  // of the cumulative weight, at the block's beginning
+  double rest = uniform * total_;
+  for (std::size_t i = 0; i < sums_.size(); ++i) {
+    if (sums_[i] > 0) {
+      block = i;
+      left = rest;
+      if (left < sums_[i]) {
+        break;
+      }
+      rest -= sums_[i];
+    }
+  }
+  Token chosen = kNoToken;
+  bool found = false;
+  for_each_of_block(block, [&](Token token, double weight) {
+    if (!found && weight > 0) {
+      chosen = token;
+      found = left < weight;
+      left -= weight;
+    }
+  });
+  return chosen;
 }
 
 Token greedy_token(Span<const float> logits, double repetition_penalty, const History& history,

@@ -233,6 +233,86 @@ TEST(Sampling, ChecksParameters) {
   EXPECT_NO_THROW(SamplingParameters().validate());
 }
 
+TEST(Sampling, QuantilesAreOrderedAndEachAsLongAsItIsProbable) {
+  const std::vector<SamplingParameters> all{
+      {1, 0, 1, 0, 1}, {0.5, 5, 1, 0, 1}, {2, 0, 0.7, 0, 1}, {1, 0, 1, 0.2, 1}};
+  for (const std::size_t size : {1, 3, 17, 1024, 1025, 3000}) {
+    const std::vector<float> row = uniform_row(size, size);
+    for (const SamplingParameters& parameters : all) {
+      const std::vector<float> weights = shaped(row, parameters);
+      Distribution distribution;
+      distribution.assign(row, parameters, History(size));
+      double begin = 0;
+      Token last = kNoToken;
+      for (std::size_t i = 0; i < size; ++i) {
+        const double end = begin + static_cast<double>(weights[i]) / distribution.total();
+        if (end - begin > 1e-9) {  // rounding is far less
+          last = static_cast<Token>(i);
+          EXPECT_EQ(distribution.quantile(begin + 1e-12), last);
+          EXPECT_EQ(distribution.quantile((begin + end) / 2), last);
+          EXPECT_EQ(distribution.quantile(end - 1e-12), last);
+        }
+        begin = end;
+      }
+      EXPECT_GT(distribution.weight(distribution.quantile(0)), 0);
+      EXPECT_GT(distribution.weight(distribution.quantile(1 - 0x1.0p-53)), 0);
+      EXPECT_GE(distribution.quantile(1 - 0x1.0p-53), last);
+    }
+  }
+}
+
+TEST(Sampling, AQuantileHasAWeightWhateverRoundingDoes) {
+  std::vector<float> row(2500, -kInfinity);
+  row[3] = row[700] = row[1500] = 0.1F;
+  Distribution distribution;
+  distribution.assign(row, {0.3, 0, 1, 0, 1}, History(row.size()));
+  EXPECT_EQ(distribution.quantile(0), 3);
+  EXPECT_EQ(distribution.quantile(0.5), 700);
+  EXPECT_EQ(distribution.quantile(1 - 0x1.0p-53), 1500);
+  EXPECT_EQ(distribution.quantile(1), 1500);
+}
+
+// Recorded: what they are is a promise to whoever gives a seed.
+TEST(Chance, UniformNumbersByPlaceAreTheRecordedOnes) {
+  constexpr std::uint64_t kLast = 0xffffffffffffffffULL;
+  const std::vector<std::tuple<std::uint64_t, std::uint64_t, double>> recorded{
+      {0ULL, 0, 0x1.4e0dba5e9a32fp-1},
+      {0ULL, 1, 0x1.6705460be8829p-1},
+      {1ULL, 0, 0x1.7906ac21d0e58p-2},
+      {42ULL, 7, 0x1.782d47a99890cp-1},
+      {0x8000000000000000ULL, 123456789, 0x1.00fb5b765b4d0p-3},
+      {kLast, kLast, 0x1.1140638c16042p-2},
+  };
+  for (const auto& [seed, position, value] : recorded) {
+    EXPECT_EQ(uniform_at(seed, position), value) << seed << ", " << position;
+  }
+}
+
+// Pairs of neighbours in places and in seeds fill a grid of 8 x 8 evenly.
+TEST(Chance, UniformNumbersOfNeighboursAreIndependent) {
+  const auto spread = [](std::uint64_t seed_step, std::uint64_t position_step) {
+    std::vector<double> counts(64);
+    for (std::uint64_t seed = 0; seed < 100; ++seed) {
+      for (std::uint64_t position = 0; position < 640; ++position) {
+        const double a = uniform_at(seed, position);
+        const double b = uniform_at(seed + seed_step, position + position_step);
+        EXPECT_TRUE(a >= 0 && a < 1);
+        ++counts[static_cast<std::size_t>(a * 8) * 8 + static_cast<std::size_t>(b * 8)];
+      }
+    }
+    double chi = 0;
+    for (const double count : counts) {
+      chi += (count - 1000) * (count - 1000) / 1000;
+    }
+    return chi;
+  };
+  for (const auto& [seed_step, position_step] : std::vector<std::pair<int, int>>{
+           {0, 1}, {1, 0}, {1, 1}, {0, 2}, {2, 1}, {1, 2}, {0, 64}, {64, 0}}) {
+    // 63 degrees of freedom: 126 is exceeded once in 200,000. The numbers are fixed.
+    EXPECT_LT(spread(seed_step, position_step), 126) << seed_step << ", " << position_step;
+  }
+}
+
 TEST(Chance, GeneratorIsXoshiro) {
   Generator generator(42);
   EXPECT_EQ(generator.next(), 0x15780B2E0C2EC716ULL);

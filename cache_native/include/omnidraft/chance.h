@@ -18,6 +18,11 @@ class Chance {
   virtual std::size_t draw(Span<const double> weights) = 0;
 };
 
+// The number in [0, 1), of 53 bits, that belongs to a place: output `position` of SplitMix64 seeded
+// with the scrambled seed. Nothing is drawn before or after it, so whoever asks, in whatever order,
+// gets the same number, on every platform.
+double uniform_at(std::uint64_t seed, std::uint64_t position);
+
 // xoshiro256** seeded through SplitMix64: the same stream on every platform.
 class Generator final : public Chance {
  public:

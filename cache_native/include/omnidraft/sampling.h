@@ -78,6 +78,9 @@ class Distribution {
   // All of them; the memory of `result` is reused.
   void weights(std::vector<float>& result) const;
   Token draw(Chance& chance);
+  // The inverse of the cumulative distribution, at `uniform` in [0, 1): tokens in ascending order,
+  // each with a part of [0, 1) as long as it is probable. The same bits on every platform.
+  Token quantile(double uniform) const;
 
  private:
   struct Candidate {
@@ -93,6 +96,8 @@ class Distribution {
 
   float floor_for(const SamplingParameters& parameters);
   void collect(std::size_t begin, Span<const float> weights, float floor, float logit_floor);
+  template <typename Visit>
+  void for_each_of_block(std::size_t block, Visit visit) const;
   template <typename Enough>
   void cut(Enough enough);
   void drop_below(float threshold);
@@ -106,6 +111,7 @@ class Distribution {
   std::vector<float> penalised_, maxima_, order_;
   std::vector<Tally> tallies_;
   std::vector<double> block_;
+  std::vector<Token> tokens_;
 };
 
 // The token that greedy decoding takes: argmax after the repetition penalty.
