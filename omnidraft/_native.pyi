@@ -3,6 +3,7 @@
 import enum
 from collections.abc import Sequence
 from os import PathLike
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -361,15 +362,21 @@ class Verdict:
     @property
     def merged_accepted(self) -> int: ...
 
+@overload
 def end_round(proposal: Proposal, verdict: Verdict, end: int) -> None:
     """End a round at an end-of-text token that it accepted: the ``end``-th of its tokens.
 
     Both objects are afterwards those of a round that proposed the tokens before it and took it as
-    the token that ends every round: ``len(tokens)`` is ``accepted + 1`` as ever.
+    the token that ends every round: ``len(tokens)`` is ``accepted + 1`` as ever. Of a tree the
+    proposal stays as it is; the verdict is that of one without this token's node and what stands
+    behind it.
 
     Raises:
         IndexError: that token was not an accepted one.
     """
+
+@overload
+def end_round(proposal: TreeProposal, verdict: TreeVerdict, end: int) -> None: ...
 
 class Verifier:
     """Decides which proposed tokens stand (method: exact, paper or greedy, as proposed)."""
@@ -392,4 +399,161 @@ class Verifier:
 
         Raises:
             ValueError: logits of another shape, NaN, or a cache that changed since drafting.
+        """
+
+class Judgement(enum.IntEnum):
+    """What a walk said of a proposed node; only children of accepted nodes are judged."""
+
+    NONE = 0
+    WRONG = 1
+    RIGHT = 2
+
+class TreeProposal:
+    """A tree of target tokens to score.
+
+    Parents come before their children, depth first, and the most probable child first: the most
+    probable path is often a run of rows.
+    """
+
+    def __len__(self) -> int: ...
+    @property
+    def tokens(self) -> list[int]: ...
+    @property
+    def parents(self) -> list[int]:
+        """The number of each node's parent; -1 for those that follow the text."""
+    @property
+    def depths(self) -> list[int]:
+        """Tokens between the text and each node."""
+    @property
+    def origins(self) -> list[Origin]:
+        """Direct or merged; lookup for those that only ``TreeDraft.add_path`` proposed."""
+    @property
+    def probabilities(self) -> list[float]:
+        """That the whole path to a node is the target's choice; never above its parent's."""
+    @property
+    def confidences(self) -> list[float]:
+        """The drafter's own probability, uncalibrated, of each token given its parent.
+
+        Of a lookup: what ``add_path`` was given.
+        """
+    @property
+    def ranks(self) -> list[int]:
+        """The highest of the ranks that a node's draft tokens had among all candidates; from 0."""
+    @property
+    def draft_nodes(self) -> list[int]:
+        """The draft node that ends each token; -1 for a lookup."""
+    @property
+    def drafts(self) -> list[list[int]]:
+        """The draft tokens that spell each token; none for a lookup."""
+
+class TreeDraft:
+    """Drafting a tree through the trie.
+
+    A draft node is a path of draft tokens, numbered from 0, the text. The drafter runs once on
+    each, though several cuts of the path into target tokens may be proposed.
+
+    Args:
+        width: continuations of a draft node, at most; 1 to 64.
+        floor: what is less probable than this, along its whole path, is not drafted.
+        shorter_share: tokenizers prefer long tokens. Where draft tokens spell one target token and
+            also several shorter ones, this is the part of the probability that the shorter ones
+            get.
+        calibration: see ``calibrate``.
+
+    Raises:
+        ValueError: an option outside its range.
+    """
+
+    def __init__(
+        self,
+        cache: NgramCache,
+        width: int = ...,
+        floor: float = ...,
+        shorter_share: float = ...,
+        calibration: Sequence[tuple[float, float]] = ...,
+    ) -> None: ...
+    def calibrate(self, calibration: Sequence[tuple[float, float]]) -> None:
+        """How the drafter's probability q of a candidate becomes the target's agreement p.
+
+        (slope, offset) by the rank of the candidate: logit(p) = slope · logit(q) + offset. The last
+        serves all further ranks; none at all: p = q. Holds for what is expanded from now on.
+
+        Raises:
+            ValueError: a negative slope, or numbers that are not finite.
+        """
+    def expand(self, node: int, logits: NDArray[np.float32]) -> None:
+        """Continue a draft node by the drafter's logits after it, float32 [vocabulary].
+
+        Raises:
+            IndexError: no such draft node.
+            ValueError: logits of another size, or that are not numbers, a node that was expanded
+                before, or a cache that changed in this round.
+        """
+    def frontier(self, limit: int, floor: float = 0.0) -> list[tuple[int, int, int, float]]:
+        """Where the drafter should run next: (draft node, draft token, parent node, probability).
+
+        The most probable first, at most ``limit``, none below ``floor``. The drafter's row of a
+        node follows its token, which follows those of its parent, up to the text (node 0). The
+        probability is that of the likeliest path of target tokens that goes on from there.
+        """
+    def add_path(self, tokens: Sequence[int], probability: float) -> None:
+        """Propose target tokens from the text without drafting, a ``Lookup``'s say.
+
+        Any of the vocabulary; ``probability``: of each, given the one before.
+
+        Raises:
+            IndexError: a token outside the target's vocabulary.
+            ValueError: a probability outside [0, 1].
+        """
+    def gains(self) -> list[float]:
+        """The probabilities of all target nodes so far, in descending order.
+
+        The k-th is what the k-th node adds to the expected number of accepted tokens.
+        """
+    def finish(self, count: int) -> TreeProposal:
+        """The ``count`` most probable target nodes; the object is ready for the next round.
+
+        Raises:
+            ValueError: a cache that changed in this round; the tree is lost then.
+        """
+
+class TreeVerdict(Verdict):
+    """What a round emits: the accepted path and one corrected or free token."""
+
+    @property
+    def path(self) -> list[int]:
+        """The accepted nodes of the proposal, from the text down."""
+    @property
+    def judgements(self) -> list[Judgement]:
+        """Of each node of the proposal."""
+
+class Walker:
+    """Takes the target's own next token at each node of a tree, as plain decoding takes it.
+
+    The tokens are the same whatever was proposed; an empty proposal is plain decoding.
+    """
+
+    def __init__(self) -> None: ...
+    def walk(
+        self,
+        proposal: TreeProposal,
+        logits: NDArray[np.float32],
+        sampling: SamplingParameters,
+        history: History,
+        seed: int,
+        position: int,
+    ) -> TreeVerdict:
+        """Walk from the text down while the token taken is a child.
+
+        Greedy sampling takes the argmax; otherwise the token of ``position`` is the ``quantile``
+        at ``uniform_at(seed, position)``.
+
+        Args:
+            logits: float32 [len(proposal) + 1, target vocabulary], C-contiguous; row 0 follows the
+                last token of the sequence, row i + 1 follows node i.
+            history: the emitted tokens are added to it; an error leaves it as it was.
+            position: of the first token emitted, counted from the beginning of the answer.
+
+        Raises:
+            ValueError: logits of another shape, or that are not numbers.
         """

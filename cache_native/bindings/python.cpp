@@ -14,9 +14,11 @@
 #include "omnidraft/lookup.h"
 #include "omnidraft/ngram_cache.h"
 #include "omnidraft/sampling.h"
+#include "omnidraft/tree_draft.h"
 #include "omnidraft/verify.h"
 #include "omnidraft/vocabulary.h"
 #include "omnidraft/vocabulary_pair.h"
+#include "omnidraft/walk.h"
 
 namespace py = pybind11;
 using namespace omnidraft;  // NOLINT: a binding file
@@ -63,6 +65,27 @@ std::shared_ptr<Vocabulary> make_vocabulary(const std::vector<std::optional<py::
   return std::make_shared<Vocabulary>(tokens);
 }
 
+using CalibrationPairs = std::vector<std::pair<double, double>>;
+
+std::vector<Calibration> make_calibration(const CalibrationPairs& pairs) {
+  std::vector<Calibration> calibration;
+  for (const auto& [slope, offset] : pairs) {
+    calibration.push_back({slope, offset});
+  }
+  return calibration;
+}
+
+// One value of each node of a tree.
+template <auto Member>
+auto column(const TreeProposal& proposal) {
+  std::vector<std::decay_t<decltype(TreeProposal::Node().*Member)>> values;
+  values.reserve(proposal.nodes.size());
+  for (const TreeProposal::Node& node : proposal.nodes) {
+    values.push_back(node.*Member);
+  }
+  return values;
+}
+
 Token checked(Token token, const Vocabulary& vocabulary) {
   if (token < 0 || static_cast<std::size_t>(token) >= vocabulary.size()) {
     throw std::out_of_range("token " + std::to_string(token) + " is outside the vocabulary");
@@ -94,6 +117,12 @@ PYBIND11_MODULE(_native, m) {
       .value("CORRECTED", Origin::kCorrected)
       .value("FREE", Origin::kFree)
       .value("LOOKUP", Origin::kLookup)
+      .finalize();
+
+  py::native_enum<Judgement>(m, "Judgement", "enum.IntEnum")
+      .value("NONE", Judgement::kNone)
+      .value("WRONG", Judgement::kWrong)
+      .value("RIGHT", Judgement::kRight)
       .finalize();
 
   py::register_exception<CacheDamagedError>(m, "CacheDamagedError", PyExc_ValueError);
@@ -306,7 +335,8 @@ PYBIND11_MODULE(_native, m) {
       .def_readonly("merged", &Verdict::merged)
       .def_readonly("merged_accepted", &Verdict::merged_accepted);
 
-  m.def("end_round", &end_round, py::arg("proposal"), py::arg("verdict"), py::arg("end"));
+  m.def("end_round", py::overload_cast<Proposal&, Verdict&, std::size_t>(&end_round),
+        py::arg("proposal"), py::arg("verdict"), py::arg("end"));
 
   py::class_<Verifier>(m, "Verifier")
       .def(py::init<const NgramCache&>(), py::arg("cache"), py::keep_alive<1, 2>())
@@ -320,4 +350,81 @@ PYBIND11_MODULE(_native, m) {
           },
           py::arg("proposal"), py::arg("logits").noconvert(), py::arg("sampling"),
           py::arg("history"), py::arg("chance"));
+
+  using TreeNode = TreeProposal::Node;
+  py::class_<TreeProposal>(m, "TreeProposal")
+      .def("__len__", [](const TreeProposal& self) { return self.nodes.size(); })
+      .def_property_readonly("tokens", &column<&TreeNode::token>)
+      .def_property_readonly("parents", &column<&TreeNode::parent>)
+      .def_property_readonly("depths", &column<&TreeNode::depth>)
+      .def_property_readonly("origins", &column<&TreeNode::origin>)
+      .def_property_readonly("probabilities", &column<&TreeNode::probability>)
+      .def_property_readonly("confidences", &column<&TreeNode::confidence>)
+      .def_property_readonly("ranks", &column<&TreeNode::rank>)
+      .def_property_readonly("draft_nodes", &column<&TreeNode::draft>)
+      .def_property_readonly("drafts", &column<&TreeNode::drafts>);
+
+  py::class_<TreeDraft>(m, "TreeDraft")
+      .def(py::init([](const NgramCache& cache, std::size_t width, double floor,
+                       double shorter_share, const CalibrationPairs& calibration) {
+             return TreeDraft(cache, {width, floor, shorter_share, make_calibration(calibration)});
+           }),
+           py::arg("cache"), py::arg("width") = TreeOptions{}.width,
+           py::arg("floor") = TreeOptions{}.floor,
+           py::arg("shorter_share") = TreeOptions{}.shorter_share,
+           py::arg("calibration") = CalibrationPairs{}, py::keep_alive<1, 2>())
+      .def(
+          "calibrate",
+          [](TreeDraft& self, const CalibrationPairs& calibration) {
+            self.calibrate(make_calibration(calibration));
+          },
+          py::arg("calibration"))
+      .def(
+          "expand",
+          [](TreeDraft& self, std::uint32_t node, const Logits& logits) {
+            const auto row = view(logits);
+            const py::gil_scoped_release release;
+            self.expand(node, row);
+          },
+          py::arg("node"), py::arg("logits").noconvert())
+      .def(
+          "frontier",
+          [](const TreeDraft& self, std::size_t limit, double floor) {
+            py::list open;
+            for (const std::uint32_t node : self.frontier(limit, floor)) {
+              open.append(py::make_tuple(node, self.token(node), self.parent(node),
+                                         self.probability(node)));
+            }
+            return open;
+          },
+          py::arg("limit"), py::arg("floor") = 0.0)
+      .def(
+          "add_path",
+          [](TreeDraft& self, const std::vector<Token>& tokens, double probability) {
+            self.add_path(view(tokens), probability);
+          },
+          py::arg("tokens"), py::arg("probability"))
+      .def("gains", &TreeDraft::gains)
+      .def("finish", &TreeDraft::finish, py::arg("count"));
+
+  py::class_<TreeVerdict, Verdict>(m, "TreeVerdict")
+      .def_readonly("path", &TreeVerdict::path)
+      .def_readonly("judgements", &TreeVerdict::judgements);
+
+  m.def("end_round", py::overload_cast<const TreeProposal&, TreeVerdict&, std::size_t>(&end_round),
+        py::arg("proposal"), py::arg("verdict"), py::arg("end"));
+
+  py::class_<Walker>(m, "Walker")
+      .def(py::init<>())
+      .def(
+          "walk",
+          [](Walker& self, const TreeProposal& proposal, const Logits& logits,
+             const SamplingParameters& sampling, History& history, std::uint64_t seed,
+             std::uint64_t position) {
+            const auto rows = view(logits);
+            const py::gil_scoped_release release;
+            return self.walk(proposal, rows, sampling, history, seed, position);
+          },
+          py::arg("proposal"), py::arg("logits").noconvert(), py::arg("sampling"),
+          py::arg("history"), py::arg("seed"), py::arg("position"));
 }
