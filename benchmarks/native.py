@@ -4,9 +4,10 @@
 
 A round has five positions at a target of 151,936 tokens (Qwen2.5's width) and a drafter of 32,000
 (Llama-2's). Five draft tokens are drafted, one of the positions is an n-gram's first token. Lookup
-drafting adds four tokens and proposes eight in a round, in 60,000 tokens that often repeat. Times
-are minima and medians over rounds; the target's logits are written right before they are verified,
-as a model does.
+drafting adds four tokens and proposes eight in a round, in 60,000 tokens that often repeat. A tree
+round expands ten draft nodes in four layers and proposes twelve target nodes, of which a path of at
+most four is accepted. Times are minima and medians over rounds; the target's logits are written
+right before they are verified, as a model does.
 """
 
 from __future__ import annotations
@@ -27,21 +28,25 @@ from omnidraft._native import (
     Lookup,
     NgramCache,
     SamplingParameters,
+    TreeDraft,
     Verification,
     Verifier,
     Vocabulary,
     VocabularyPair,
+    Walker,
 )
 
 DRAFTER, TARGET, DIRECT, POSITIONS = 32_000, 151_936, 26_342, 5
+TREE_TARGETS = {49_152: 18_709, TARGET: DIRECT}
+"""Width of a target and its direct tokens: SmolLM2's, Qwen2.5's."""
 
 
-def make_pair() -> VocabularyPair:
+def make_pair(target_size: int = TARGET, direct: int = DIRECT) -> VocabularyPair:
     """26,342 direct tokens as for Qwen2.5; the others of the target are pairs and triples."""
     drafter: list[bytes | None] = [b"%d," % i for i in range(DRAFTER)]
     rng = np.random.default_rng(0)
-    target: list[bytes | None] = [drafter[i] for i in rng.permutation(DRAFTER)[:DIRECT]]
-    target += ngram_surfaces(drafter)
+    target: list[bytes | None] = [drafter[i] for i in rng.permutation(DRAFTER)[:direct]]
+    target += ngram_surfaces(drafter)[: target_size - direct]
     return VocabularyPair(Vocabulary(drafter), Vocabulary(target))
 
 
@@ -59,7 +64,7 @@ def ngram_surfaces(drafter: list[bytes | None]) -> list[bytes | None]:
 def make_cache(pair: VocabularyPair, ngrams: int) -> NgramCache:
     cache = NgramCache(pair)
     for i, drafts in enumerate(ngram_drafts()[:ngrams]):
-        cache.observe(DIRECT + i, drafts)
+        cache.observe(pair.direct_count + i, drafts)
     return cache
 
 
@@ -129,6 +134,55 @@ def measure_round(
         "draft_min_ms": float(times[:, 0].min()),
         "verify_min_ms": float(times[:, 1].min()),
         "tokens_per_round": bench.emitted / bench.rounds,
+    }
+
+
+def measure_tree(
+    cache: NgramCache, target: int, sampling: SamplingParameters, rows: Rows, repeat: int
+) -> dict[str, float]:
+    """Rounds of a tree of twelve nodes whose most probable path is what the target wants.
+
+    ``rows``: the target's; the drafter's stand out.
+    """
+    layers, count = (1, 3, 3, 3), 12
+    draft, walker = TreeDraft(cache), Walker()
+    draft_rows = [model_rows(sum(layers), DRAFTER, seed) for seed in range(4)]
+    target_rows = [rows(count + 1, target, seed) for seed in range(4)]
+    logits = np.empty((count + 1, target), dtype=np.float32)
+    times, nodes, emitted = [], 0, 0
+    for i in range(repeat):
+        history = History(target)
+        begin = time.perf_counter()
+        row, expanded = draft_rows[i % 4], 0
+        for width in layers:
+            layer = [node for node, *_ in draft.frontier(width)] if expanded else [0]
+            for node in layer:
+                draft.expand(node, row[expanded])
+                expanded += 1
+        proposal = draft.finish(count)
+        middle = time.perf_counter()
+        np.copyto(logits, target_rows[i % 4])
+        place = 0
+        for node, (token, parent) in enumerate(
+            zip(proposal.tokens, proposal.parents, strict=True), 1
+        ):
+            if parent + 1 == place and node <= 4:
+                logits[place, token] = 40
+                place = node
+        start = time.perf_counter()
+        verdict = walker.walk(proposal, logits[: len(proposal) + 1], sampling, history, i, 0)
+        times.append((middle - begin, time.perf_counter() - start))
+        nodes += len(proposal)
+        emitted += len(verdict.tokens)
+    milliseconds = np.array(times) * 1e3
+    total = milliseconds.sum(axis=1)
+    return {
+        "min_ms": float(total.min()),
+        "median_ms": float(np.median(total)),
+        "draft_min_ms": float(milliseconds[:, 0].min()),
+        "verify_min_ms": float(milliseconds[:, 1].min()),
+        "nodes_per_round": nodes / repeat,
+        "tokens_per_round": emitted / repeat,
     }
 
 
@@ -217,6 +271,21 @@ def main() -> None:
             f"{r['verify_min_ms']:7.3f}  {f'budget {budget}' if budget else ''} "
             f"({r['tokens_per_round']:.1f} tokens)"
         )
+    for target, direct in TREE_TARGETS.items():
+        narrow = make_cache(make_pair(target, direct), 5_569)
+        for kind, sampling, rows, budget in (
+            ("greedy", greedy, model_rows, 0.3),
+            ("sampled", plain, model_rows, 1.5),
+            ("sampled, flat rows", plain, flat_rows, 1.5),
+        ):
+            name = f"tree of 12 nodes, {target:,}, {kind}"
+            r = measure_tree(narrow, target, sampling, rows, arguments.repeat)
+            results[name] = {**r, "budget_ms": budget}
+            print(
+                f"{name:44} {r['min_ms']:8.3f} {r['median_ms']:8.3f} {r['draft_min_ms']:7.3f} "
+                f"{r['verify_min_ms']:7.3f}  budget {budget} ({r['tokens_per_round']:.1f} tokens, "
+                f"{r['nodes_per_round']:.1f} nodes)"
+            )
     for ngrams in (5_569, 20_000):
         cache = make_cache(pair, ngrams)
         lookup = measure_lookup(cache, arguments.repeat)
