@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -254,6 +255,14 @@ def test_a_place_has_its_own_number(seed: int, position: int) -> None:
     number = uniform_at(seed, position)
     assert number == (splitmix(splitmix(seed, 0), position) >> 11) / 2**53
     assert 0 <= number < 1
+
+
+def test_numbers_of_places_are_the_recorded_ones() -> None:
+    lines = (Path(__file__).parent / "vectors" / "uniform.txt").read_text().splitlines()[1:]
+    assert len(lines) == 49
+    for line in lines:
+        seed, position, number = map(int, line.split())
+        assert uniform_at(seed, position) * 2**53 == number
 
 
 @pytest.mark.parametrize("bad", [-1, 2**64])

@@ -272,22 +272,6 @@ TEST(Sampling, AQuantileHasAWeightWhateverRoundingDoes) {
   EXPECT_EQ(distribution.quantile(1), 1500);
 }
 
-// Recorded: what they are is a promise to whoever gives a seed.
-TEST(Chance, UniformNumbersByPlaceAreTheRecordedOnes) {
-  constexpr std::uint64_t kLast = 0xffffffffffffffffULL;
-  const std::vector<std::tuple<std::uint64_t, std::uint64_t, double>> recorded{
-      {0ULL, 0, 0x1.4e0dba5e9a32fp-1},
-      {0ULL, 1, 0x1.6705460be8829p-1},
-      {1ULL, 0, 0x1.7906ac21d0e58p-2},
-      {42ULL, 7, 0x1.782d47a99890cp-1},
-      {0x8000000000000000ULL, 123456789, 0x1.00fb5b765b4d0p-3},
-      {kLast, kLast, 0x1.1140638c16042p-2},
-  };
-  for (const auto& [seed, position, value] : recorded) {
-    EXPECT_EQ(uniform_at(seed, position), value) << seed << ", " << position;
-  }
-}
-
 // Pairs of neighbours in places and in seeds fill a grid of 8 x 8 evenly.
 TEST(Chance, UniformNumbersOfNeighboursAreIndependent) {
   const auto spread = [](std::uint64_t seed_step, std::uint64_t position_step) {

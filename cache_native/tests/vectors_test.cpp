@@ -1,4 +1,4 @@
-// Replays tests/vectors/rounds.txt, whose README.md describes it.
+// Replays tests/vectors, whose README.md describes them.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -102,6 +102,18 @@ void replay(Block& block) {
     origins.push_back(names[static_cast<std::size_t>(origin)]);
   }
   EXPECT_EQ(origins, block["origins"][0]);
+}
+
+TEST(Vectors, NumbersOfPlacesAreTheRecordedOnes) {
+  std::ifstream file(OMNIDRAFT_VECTORS "/uniform.txt");
+  std::string comment;
+  std::getline(file, comment);
+  std::uint64_t seed = 0, position = 0, number = 0;
+  int count = 0;
+  for (; file >> seed >> position >> number; ++count) {
+    EXPECT_EQ(uniform_at(seed, position) * 0x1.0p53, static_cast<double>(number));
+  }
+  EXPECT_EQ(count, 49);
 }
 
 TEST(Vectors, ReplayTheRecordedRounds) {

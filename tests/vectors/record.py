@@ -1,4 +1,4 @@
-"""Writes rounds.txt; its README.md says what is in it."""
+"""Writes rounds.txt and uniform.txt; README.md says what is in them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,18 @@ def record(
     return [*lines, "end", ""]
 
 
+def record_uniform() -> None:
+    places = [0, 1, 2, 41, 2**32, 2**63, 2**64 - 1]
+    lines = ["# Recorded by record.py; see README.md."]
+    for seed in places:
+        for position in places:
+            # 53 bits: the very number.
+            lines.append(f"{seed} {position} {int(_native.uniform_at(seed, position) * 2**53)}")
+    Path(__file__).with_name("uniform.txt").write_text("\n".join([*lines, ""]))
+
+
 def main() -> None:
+    record_uniform()
     lines = ["# Recorded by record.py; see README.md."]
     seen: Counter[str] = Counter()
 
