@@ -54,10 +54,10 @@ struct TreeProposal {
     std::uint32_t depth = 0;          // tokens between the text and it
     Origin origin = Origin::kLookup;  // direct, merged, or lookup: proposed by add_path only
     double probability = 0;           // that the whole path to it is the target's choice
-    double confidence = 0;       // the drafter's own, uncalibrated, of this token given its parent
-    std::uint32_t rank = 0;      // the highest among the ranks of its draft tokens; 0: the first
-    std::int32_t draft = kText;  // the draft node that ends it
-    std::vector<Token> drafts;   // the draft tokens that spell it; none for a lookup
+    double confidence = 0;      // the drafter's own, uncalibrated, of this token given its parent
+    std::uint32_t rank = 0;     // the highest among the ranks of its draft tokens; 0: the first
+    std::int32_t draft = -1;    // the draft node that ends it; -1 for a lookup
+    std::vector<Token> drafts;  // the draft tokens that spell it; none for a lookup
   };
 
   std::vector<Node> nodes;
