@@ -87,6 +87,7 @@ TEST(Walk, EmitsWhatPlainDecodingDoes) {
 
 TEST(Walk, TakesTheQuantileOfThePosition) {
   World world(5);
+  world.sampling = {0.9, 0, 1, 0, 2};
   Distribution distribution;
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     std::size_t none = 0;
@@ -96,6 +97,7 @@ TEST(Walk, TakesTheQuantileOfThePosition) {
       const Context context(answer.begin(), answer.begin() + static_cast<std::ptrdiff_t>(i));
       distribution.assign(world.logits(true, context), world.sampling, history);
       EXPECT_EQ(answer[i], distribution.quantile(uniform_at(seed, i)));
+      history.add(answer[i]);
     }
   }
 }
