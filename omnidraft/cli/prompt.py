@@ -36,12 +36,14 @@ def read_conversation(prompt: Callable[[], str], system: str | None, file: Path 
         )
     text = _stdin() if str(file) == "-" else _of_file(file, "the messages")
     try:
-        return checked_messages(json.loads(text))
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         reason = f"is no JSON: {error}"
         if text.lstrip().startswith("[") and str(error).startswith("Extra data"):
             reason = "holds more than one conversation, and one is answered. Leave one of them"
         raise OptionError(f"{file} {reason}") from error
+    try:
+        return checked_messages(value)
     except OptionError as error:
         raise OptionError(f"{file}: {error}") from error
 
