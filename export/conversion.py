@@ -25,11 +25,12 @@ from omnidraft.runtime.text.tokenizer import Tokenizer, tokenizer_files
 
 # Of the time that a conversion takes, by stage, in their order: measured on SmolLM2-135M with two
 # threads. All but a little of it grows with the number of weights, for any model.
-_SHARES: Final[Mapping[Quantization, Mapping[str, float]]] = {
+_SHARES: Final[Mapping[WrittenQuantization, Mapping[str, float]]] = {
     "8bit": {"calibration": 0.22, "layers": 0.14, "checksum": 0.02, "invariance": 0.62},
     "4bit": {"layers": 0.45, "checksum": 0.03, "invariance": 0.52},
     "float32": {"layers": 0.1, "checksum": 0.04, "invariance": 0.86},
 }
+_STORED_SHARES: Final = {"layers": 0.3, "checksum": 0.03, "invariance": 0.67}
 _DRAFTERS_SHARES: Final = {"layers": 0.9, "checksum": 0.1}
 
 __all__ = [
@@ -203,7 +204,15 @@ def convert_model(
     """
     progress("reading the tokenizer", None)
     files = tokenizer_files(source)
-    report = by_stage(progress, _DRAFTERS_SHARES if drafts else _SHARES[quantization])
+    if drafts:
+        shares: Mapping[str, float] = _DRAFTERS_SHARES
+    elif quantization != "auto":
+        shares = _SHARES[quantization]
+    elif holds_weights_to_take(open_checkpoint(source)):
+        shares = _STORED_SHARES
+    else:
+        shares = _SHARES["8bit"]
+    report = by_stage(progress, shares)
     if drafts:
         convert_drafter(source, output, progress=report, extra_files=files, extra_manifest=notes)
         return
