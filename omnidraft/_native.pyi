@@ -415,7 +415,11 @@ class TreeProposal:
     probable path is often a run of rows.
     """
 
+    def __init__(self) -> None:
+        """Without nodes."""
     def __len__(self) -> int: ...
+    def first_path(self) -> TreeProposal:
+        """The path of first children alone, for a target that scores chains only."""
     @property
     def tokens(self) -> list[int]: ...
     @property

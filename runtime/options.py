@@ -50,6 +50,7 @@ class GenerationOptions:
     seed: int | None = None
     draft_length: DraftLength = DEFAULT_DRAFT_LENGTH
     draft_confidence: float = DEFAULT_DRAFT_CONFIDENCE
+    tree: int | None = None
     raw: bool = False
     stop: str | Sequence[str] = ()
     logprobs: int | None = None

@@ -23,6 +23,7 @@ from omnidraft.runtime.decoding.cost_aware import CostAware
 from omnidraft.runtime.decoding.draft_side import Drafting
 from omnidraft.runtime.decoding.policy import DraftLengthPolicy, Fixed
 from omnidraft.runtime.decoding.translation import Speller
+from omnidraft.runtime.decoding.tree_policy import FixedTree
 from omnidraft.runtime.engines.model import use_adapter
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models import LoadedModel
@@ -88,6 +89,7 @@ class Pairing:
             self._speller,
             begin=() if bos is None else (bos,),
             policy=self._policy(options),
+            tree=FixedTree(options.tree) if options.tree else None,
             scorer=self.learner.scorer if self.learner else None,
             lookup=lookup if options.draft_length == "auto" else None,
             keep=not options.repeatable,

@@ -353,6 +353,8 @@ PYBIND11_MODULE(_native, m) {
 
   using TreeNode = TreeProposal::Node;
   py::class_<TreeProposal>(m, "TreeProposal")
+      .def(py::init<>())
+      .def("first_path", &TreeProposal::first_path)
       .def("__len__", [](const TreeProposal& self) { return self.nodes.size(); })
       .def_property_readonly("tokens", &column<&TreeNode::token>)
       .def_property_readonly("parents", &column<&TreeNode::parent>)

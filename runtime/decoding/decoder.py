@@ -10,31 +10,12 @@ from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from omnidraft._native import (
-    Draft,
-    Generator,
-    History,
-    NgramCache,
-    Origin,
-    Proposal,
-    SamplingParameters,
-    Verdict,
-    Verification,
-    Verifier,
-    Vocabulary,
-    VocabularyPair,
-    end_round,
-)
-from omnidraft.runtime.decoding.draft_side import (
-    Drafting,
-    DraftSide,
-    RoundSeconds,
-    StepObserver,
-)
+from omnidraft._native import History, Origin, SamplingParameters, Verification
+from omnidraft.runtime.decoding.draft_side import Drafting, RoundSeconds, StepObserver
 from omnidraft.runtime.decoding.lease import Lease
 from omnidraft.runtime.decoding.logprobs import TokenLogprobs, token_logprobs
+from omnidraft.runtime.decoding.rounds import ChainRounds, Round, Rounds, TreeRounds
 from omnidraft.runtime.engines.model import CausalModel, LimitedContext, held_of
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
 from omnidraft.runtime.statistics import Statistics
@@ -50,22 +31,6 @@ class Emitted(NamedTuple):
     origin: Origin
     logprobs: TokenLogprobs | None = None
     """If they were asked for."""
-
-
-class Round(NamedTuple):
-    """What one round showed; all of it holds only until the observer returns.
-
-    ``logits`` float32 [m + 1, target vocabulary] are the target's, unshaped by sampling: row i
-    follows the i-th of the m tokens that ``proposal`` had scored.
-    """
-
-    context: Sequence[int]
-    """Draft tokens that stood before the draft."""
-    proposal: Proposal
-    logits: NDArray[np.float32]
-    verdict: Verdict
-    temperature: float
-    """Of the distributions that were drawn from; 0: greedy."""
 
 
 class SpeculativeDecoder:
@@ -167,16 +132,9 @@ class SpeculativeDecoder:
         check_prompt(target, len(prompt))
         stats = self.statistics = Statistics(prompt_tokens=len(prompt))
         self.finish_reason = "length"
-        chance = Generator(secrets.randbits(64) if self._seed is None else self._seed)
         history = History(target.vocab_size)
         history.add(prompt)
-        drafter = None
-        # Without a drafter: the same verification, of nothing.
-        cache = self._drafting.cache if self._drafting else _nothing_to_draft(target.vocab_size)
-        draft = Draft(cache, self._verification, self._sampling.temperature or 1.0)
-        verifier = Verifier(cache)
-        if self._drafting:
-            drafter = DraftSide(self._drafting, draft, chance, stats, self._steps)
+        rounds = self._rounds(history, stats)
 
         started = perf_counter()
         # The last token is read with the first round.
@@ -187,8 +145,7 @@ class SpeculativeDecoder:
             if cancelled.is_set():
                 break
             target.forward(body[begin : begin + PROMPT_CHUNK], rows=1)
-        if drafter:
-            drafter.read(prompt)
+        rounds.read(prompt)
         stats.prompt_seconds = perf_counter() - started
 
         started = perf_counter()
@@ -202,43 +159,38 @@ class SpeculativeDecoder:
                 break
             try:
                 begun = perf_counter()
-                proposal = drafter.propose(room, target.length) if drafter else draft.finish()
-                scored = proposal.tokens
+                rounds.propose(room)
                 before = perf_counter()
-                logits = target.forward([pending, *scored])
+                rounds.score(pending)
                 after = perf_counter()
-                verdict = verifier.verify(proposal, logits, self._sampling, history, chance)
+                verdict = rounds.verify()
             except ValueError as error:
                 raise OmniDraftError(f"{error}; its files may be damaged") from error
             verified = perf_counter()
             stats.target_seconds += after - before
             stats.native_seconds += verified - after
             emitted = verdict.tokens
+            if verdict.accepted > room:  # a tree may be deeper than the answer has room
+                rounds.end_at(room)
+                emitted = verdict.tokens
             end = next((i for i, token in enumerate(emitted) if token in stop or ends(token)), None)
             if end is not None and end < verdict.accepted:
                 # What stands behind the end is no part of the answer, and nothing is told of it.
-                end_round(proposal, verdict, end)
-                emitted, logits = verdict.tokens, logits[: end + 1]
-            target.truncate(target.length - len(scored) + verdict.accepted)
+                rounds.end_at(end)
+                emitted = verdict.tokens
             stats.rounds += 1
             stats.proposed += verdict.proposed
             stats.accepted += verdict.accepted
             stats.ngram_hits += verdict.merged
             stats.ngram_accepted += verdict.merged_accepted
-            stats.draft_tokens += len(proposal.drafts)
-            if drafter:
-                if self._observer:
-                    temperature = self._sampling.temperature
-                    self._observer(Round(drafter.context, proposal, logits, verdict, temperature))
-                seconds = RoundSeconds(before - begun, after - before, verified - after)
-                drafter.end_round(proposal, verdict, seconds)
-                if drafter.failure:
-                    warnings.warn(
-                        f"the drafter failed ({drafter.failure}); the rest of this answer is "
-                        "decoded without it",
-                        stacklevel=2,
-                    )
-                    drafter = None
+            failed = rounds.failure
+            logits = rounds.settle(RoundSeconds(before - begun, after - before, verified - after))
+            if rounds.failure and not failed:
+                warnings.warn(
+                    f"the drafter failed ({rounds.failure}); the rest of this answer is "
+                    "decoded without it",
+                    stacklevel=2,
+                )
             pending = emitted[-1]
             if end is not None:
                 self.finish_reason = "stop"
@@ -251,6 +203,23 @@ class SpeculativeDecoder:
                 yield each
             if end is not None:
                 return
+
+    def _rounds(self, history: History, stats: Statistics) -> Rounds:
+        seed = secrets.randbits(64) if self._seed is None else self._seed
+        drafting = self._drafting
+        if drafting is None or drafting.tree is not None:
+            return TreeRounds(self._target, drafting, self._sampling, seed, history, stats)
+        return ChainRounds(
+            self._target,
+            drafting,
+            self._sampling,
+            self._verification,
+            seed,
+            history,
+            stats,
+            self._observer,
+            self._steps,
+        )
 
 
 def check_prompt(target: CausalModel, length: int) -> None:
@@ -269,9 +238,3 @@ def check_prompt(target: CausalModel, length: int) -> None:
         f"the prompt has {length} tokens, but the model's context holds {own}; shorten the prompt "
         f"by {least}"
     )
-
-
-def _nothing_to_draft(vocab_size: int) -> NgramCache:
-    """A pair without common tokens, so that plain decoding runs through the same verification."""
-    target = Vocabulary([None] * vocab_size)
-    return NgramCache(VocabularyPair(Vocabulary([None]), target))

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from omnidraft._native import Draft, Generator, Lookup, NgramCache, Proposal, Verdict
 from omnidraft.runtime.decoding.policy import DraftLengthPolicy, Fixed, Outcome
+from omnidraft.runtime.decoding.reader import Reader
 from omnidraft.runtime.decoding.translation import DraftContext, Speller
-from omnidraft.runtime.engines.model import CausalModel, KnowsTokens
+from omnidraft.runtime.decoding.tree_policy import TreePolicy
+from omnidraft.runtime.engines.model import CausalModel
 from omnidraft.runtime.statistics import Statistics
 
 MAX_LOOKUP = 16
@@ -35,6 +37,7 @@ class Drafting:
         scorer: from the drafter's largest probability, how likely the token drawn last is to be
             accepted, as the policy is told; None: as likely as that probability.
         lookup: finds what followed in the text before; it is emptied when a generation begins.
+        tree: decides how the tree of each round grows; None: a chain is drafted by ``policy``.
         keep: begin with what the drafter's KV cache holds of the context. Its logits may then
             differ in the last bits from those of an empty one, and so what is drafted.
     """
@@ -46,6 +49,7 @@ class Drafting:
     policy: DraftLengthPolicy = field(default_factory=lambda: Fixed(4))
     scorer: Callable[[float], float] | None = None
     lookup: Lookup | None = None
+    tree: TreePolicy | None = None
     keep: bool = False
 
 
@@ -107,7 +111,7 @@ class DraftSide:
         self._stats = stats
         self._observer = observer
         self._context = DraftContext(drafting.speller, drafting.cache, drafting.begin)
-        self._reader = _Reader(drafting.model, self._context.tokens, drafting.keep)
+        self._reader = Reader(drafting.model, self._context.tokens, drafting.keep)
         # Of the round under way.
         self._target_length = 0
         self._rows = 0
@@ -237,54 +241,3 @@ class DraftSide:
                 return right + 1, right
             right += 1
         return right, right
-
-
-class _Reader:
-    """Follows which tokens of a context the drafter's KV cache holds.
-
-    Args:
-        model: whose KV cache it is.
-        tokens: the context, which grows at its end.
-        keep: go on with what the KV cache holds, instead of emptying it.
-
-    Attributes:
-        fed: the tokens in the KV cache.
-    """
-
-    def __init__(self, model: CausalModel, tokens: list[int], keep: bool) -> None:
-        known = keep and isinstance(model, KnowsTokens)
-        self.fed = list(model.held) if known else []  # type: ignore[attr-defined]
-        self._model = model
-        self._tokens = tokens
-        self._agreed = 0  # tokens at the beginning of both that are known to agree
-        model.truncate(len(self.fed))
-
-    @property
-    def unread(self) -> int:
-        """How many tokens the next step has to read."""
-        return len(self._tokens) - self._common()
-
-    def make_room(self, steps: int) -> None:
-        """Where the drafter's context is too short for so many steps, keep its recent half."""
-        length, tokens = self._model.max_length, self._tokens
-        if len(tokens) + steps > length:
-            del tokens[: len(tokens) - length // 2]
-            self.fed = []
-            self._agreed = 0
-
-    def catch_up(self, steps: int) -> list[int]:
-        """Cut the KV cache back to what still holds; return what the first of ``steps`` reads."""
-        self.make_room(steps)
-        common = self._common()
-        self._model.truncate(common)
-        del self.fed[common:]
-        return self._tokens[common:]
-
-    def _common(self) -> int:
-        """How many tokens of the context the KV cache holds; at least one is left to read."""
-        tokens, fed = self._tokens, self.fed
-        limit = min(len(fed), len(tokens) - 1)
-        # What agreed before still does: the context only grows.
-        while self._agreed < limit and fed[self._agreed] == tokens[self._agreed]:
-            self._agreed += 1
-        return self._agreed

@@ -61,6 +61,9 @@ struct TreeProposal {
   };
 
   std::vector<Node> nodes;
+
+  // The path of first children alone, for a target that scores chains only.
+  TreeProposal first_path() const;
 };
 
 class TreeDraft {

@@ -1,0 +1,260 @@
+"""The two ways to make a round: a chain that is verified, and a tree that is walked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omnidraft._native import (
+    Draft,
+    Generator,
+    History,
+    Proposal,
+    SamplingParameters,
+    TreeProposal,
+    Verdict,
+    Verification,
+    Verifier,
+    Walker,
+    end_round,
+)
+from omnidraft.runtime.decoding.draft_side import (
+    Drafting,
+    DraftSide,
+    RoundSeconds,
+    StepObserver,
+)
+from omnidraft.runtime.decoding.tree_side import TreeSide
+from omnidraft.runtime.engines.model import CausalModel, tree_scorer
+from omnidraft.runtime.statistics import Statistics
+
+
+class Round(NamedTuple):
+    """What one round showed; all of it holds only until the observer returns.
+
+    ``logits`` float32 [m + 1, target vocabulary] are the target's, unshaped by sampling: row i
+    follows the i-th of the m tokens that ``proposal`` had scored.
+    """
+
+    context: Sequence[int]
+    """Draft tokens that stood before the draft."""
+    proposal: Proposal
+    logits: NDArray[np.float32]
+    verdict: Verdict
+    temperature: float
+    """Of the distributions that were drawn from; 0: greedy."""
+
+
+class Rounds(Protocol):
+    """A generation's rounds, one after the other:
+
+        rounds.read(prompt)
+        while ...:
+            rounds.propose(room)
+            rounds.score(pending)
+            verdict = rounds.verify()
+            rounds.end_at(end)         # where the answer ends before its last token
+            rounds.settle(seconds)
+
+    Attributes:
+        failure: why the drafter cannot go on; "" while it can, or where there is none.
+    """
+
+    failure: str
+
+    def read(self, prompt: Sequence[int]) -> None:
+        """Show the drafter the prompt."""
+
+    def propose(self, room: int) -> None:
+        """Draft; at most ``room`` of the tokens that are proposed can be of use."""
+
+    def score(self, pending: int) -> None:
+        """Run the target over the last token of the text and what is proposed after it."""
+
+    def verify(self) -> Verdict:
+        """Find the tokens of this round."""
+
+    def end_at(self, end: int) -> None:
+        """Cut what stands behind token ``end`` of the verdict, an accepted one."""
+
+    def settle(self, seconds: RoundSeconds) -> NDArray[np.float32]:
+        """Leave what stands in the KV caches, and learn from the round.
+
+        Returns:
+            float32 [tokens, vocabulary]: the rows that the verdict's tokens were taken from.
+        """
+
+
+class ChainRounds:
+    """One path is drafted, and verified token by token.
+
+    Args:
+        verification: GREEDY for greedy decoding, else EXACT or PAPER.
+        stats: counts.
+        observer, steps: see ``SpeculativeDecoder``.
+    """
+
+    def __init__(
+        self,
+        target: CausalModel,
+        drafting: Drafting,
+        sampling: SamplingParameters,
+        verification: Verification,
+        seed: int,
+        history: History,
+        stats: Statistics,
+        observer: Callable[[Round], None] | None,
+        steps: StepObserver | None,
+    ) -> None:
+        self.failure = ""
+        self._target = target
+        self._sampling = sampling
+        self._history = history
+        self._stats = stats
+        self._observer = observer
+        self._chance = Generator(seed)
+        self._draft = Draft(drafting.cache, verification, sampling.temperature or 1.0)
+        self._verifier = Verifier(drafting.cache)
+        self._side: DraftSide | None = DraftSide(drafting, self._draft, self._chance, stats, steps)
+        # Of the round under way.
+        self._scored: list[int] = []
+
+    def read(self, prompt: Sequence[int]) -> None:
+        """See ``Rounds``."""
+        if self._side:
+            self._side.read(prompt)
+
+    def propose(self, room: int) -> None:
+        """See ``Rounds``."""
+        side, length = self._side, self._target.length
+        self._proposal = side.propose(room, length) if side else self._draft.finish()
+        self._scored = self._proposal.tokens
+
+    def score(self, pending: int) -> None:
+        """See ``Rounds``."""
+        self._logits = self._target.forward([pending, *self._scored])
+
+    def verify(self) -> Verdict:
+        """See ``Rounds``."""
+        self._verdict = self._verifier.verify(
+            self._proposal, self._logits, self._sampling, self._history, self._chance
+        )
+        return self._verdict
+
+    def end_at(self, end: int) -> None:
+        """See ``Rounds``."""
+        end_round(self._proposal, self._verdict, end)
+        self._logits = self._logits[: end + 1]
+
+    def settle(self, seconds: RoundSeconds) -> NDArray[np.float32]:
+        """See ``Rounds``."""
+        verdict, target, side = self._verdict, self._target, self._side
+        target.truncate(target.length - len(self._scored) + verdict.accepted)
+        self._stats.draft_tokens += len(self._proposal.drafts)
+        if side:
+            if self._observer:
+                temperature = self._sampling.temperature
+                self._observer(
+                    Round(side.context, self._proposal, self._logits, verdict, temperature)
+                )
+            side.end_round(self._proposal, verdict, seconds)
+            if side.failure:
+                self._side = None
+                self.failure = side.failure
+        return self._logits
+
+
+class TreeRounds:
+    """A tree is drafted, and the target's own tokens walk it.
+
+    The tokens are those of plain decoding, by the argmax or by the random numbers that belong to
+    the seed and to each token's place. Of a target that scores no trees one path is proposed.
+
+    Args:
+        seed: of the random numbers.
+        stats: counts.
+    """
+
+    def __init__(
+        self,
+        target: CausalModel,
+        drafting: Drafting | None,
+        sampling: SamplingParameters,
+        seed: int,
+        history: History,
+        stats: Statistics,
+    ) -> None:
+        self.failure = ""
+        self._target = target
+        self._trees = tree_scorer(target)
+        self._sampling = sampling
+        self._seed = seed
+        self._history = history
+        self._stats = stats
+        self._walker = Walker()
+        self._side = TreeSide(drafting, stats) if drafting else None
+        # Of the round under way.
+        self._proposal = TreeProposal()
+        self._tokens: list[int] = []
+
+    def read(self, prompt: Sequence[int]) -> None:
+        """See ``Rounds``."""
+        if self._side:
+            self._side.read(prompt)
+
+    def propose(self, room: int) -> None:
+        """See ``Rounds``."""
+        self._proposal = TreeProposal()
+        if self._side:
+            length = self._target.length
+            # A tree may be wider than what is left of the answer, but not than the KV cache.
+            space = self._target.max_length - length - 1
+            proposal = self._side.propose(space if room else 0, length)
+            self._proposal = proposal if self._trees else proposal.first_path()
+        self._tokens = self._proposal.tokens
+
+    def score(self, pending: int) -> None:
+        """See ``Rounds``."""
+        self._base = length = self._target.length
+        parents = self._proposal.parents
+        self._chain = self._trees is None or parents == list(range(-1, len(parents) - 1))
+        if self._chain:
+            self._logits = self._target.forward([pending, *self._tokens])
+        else:
+            slots = [length - 1, *(length + 1 + parent for parent in parents)]
+            self._logits = self._trees.forward_tree([pending, *self._tokens], slots)
+
+    def verify(self) -> Verdict:
+        """See ``Rounds``."""
+        self._verdict = self._walker.walk(
+            self._proposal,
+            self._logits,
+            self._sampling,
+            self._history,
+            self._seed,
+            self._stats.target_tokens,
+        )
+        return self._verdict
+
+    def end_at(self, end: int) -> None:
+        """See ``Rounds``."""
+        end_round(self._proposal, self._verdict, end)
+
+    def settle(self, seconds: RoundSeconds) -> NDArray[np.float32]:
+        """See ``Rounds``."""
+        path = self._verdict.path
+        if self._chain:
+            self._target.truncate(self._base + 1 + len(path))
+        else:
+            assert self._trees is not None
+            self._trees.keep([self._base, *(self._base + 1 + node for node in path)])
+        if self._side:
+            self._side.end_round(self._proposal, self._verdict, seconds)
+            if self._side.failure:
+                self.failure = self._side.failure
+                self._side = None
+        rows: NDArray[np.float32] = self._logits[[0, *(node + 1 for node in path)]]
+        return rows
