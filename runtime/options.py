@@ -73,8 +73,12 @@ class GenerationOptions:
 
     @property
     def repeatable(self) -> bool:
-        """Sampled with a seed: nothing may depend on time."""
-        return self.seed is not None and not self.sampling.greedy
+        """Sampled with a seed by the paper's verification: nothing may depend on time.
+
+        Elsewhere a seed gives the tokens of plain decoding, whatever is drafted.
+        """
+        paper = self.verification is Verification.PAPER
+        return self.seed is not None and not self.sampling.greedy and paper
 
 
 def sampling_parameters(

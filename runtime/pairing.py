@@ -16,6 +16,7 @@ from omnidraft._native import (
     Lookup,
     MappingRule,
     NgramCache,
+    Verification,
     Vocabulary,
     VocabularyPair,
 )
@@ -23,8 +24,9 @@ from omnidraft.runtime.decoding.cost_aware import CostAware
 from omnidraft.runtime.decoding.draft_side import Drafting
 from omnidraft.runtime.decoding.policy import DraftLengthPolicy, Fixed
 from omnidraft.runtime.decoding.translation import Speller
-from omnidraft.runtime.decoding.tree_policy import FixedTree
-from omnidraft.runtime.engines.model import use_adapter
+from omnidraft.runtime.decoding.tree_cost import WIDTH, CostAwareTree
+from omnidraft.runtime.decoding.tree_policy import FixedTree, TreePolicy
+from omnidraft.runtime.engines.model import tree_scorer, use_adapter
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models import LoadedModel
 from omnidraft.runtime.options import FIXED_DRAFT_LENGTH, GenerationOptions
@@ -57,6 +59,7 @@ class Pairing:
         self.learner: Learner | None = None
         self._target = target
         self._policies: dict[tuple[float, bool], CostAware] = {}
+        self._trees: dict[tuple[float, bool], CostAwareTree] = {}
         self._ngram_file: Path | None = None
         self._pair = pair = VocabularyPair(
             native_vocabulary(drafter.tokenizer, drafter.model.vocab_size),
@@ -84,12 +87,12 @@ class Pairing:
         bos = tokenizer.bos_id if tokenizer.add_bos else None
         return Drafting(
             self.drafter.model,
-            # What earlier answers taught changes what is drawn, and so which tokens a seed gives.
+            # By the paper's verification a seed's tokens depend on what was drafted.
             NgramCache(self._pair) if options.repeatable else self.cache,
             self._speller,
             begin=() if bos is None else (bos,),
             policy=self._policy(options),
-            tree=FixedTree(options.tree) if options.tree else None,
+            tree=self._tree(options),
             scorer=self.learner.scorer if self.learner else None,
             lookup=lookup if options.draft_length == "auto" else None,
             keep=not options.repeatable,
@@ -122,21 +125,49 @@ class Pairing:
                 f"{self._ngram_file.parent}"
             ) from error
 
+    def _tree(self, options: GenerationOptions) -> TreePolicy | None:
+        """What grows a round's tree; None: chains are drafted and verified.
+
+        What learns is shown chains. Elsewhere a chain is a tree of width 1 where a seed is to give
+        the tokens of plain decoding.
+        """
+        seeded = options.seed is not None and not options.sampling.greedy
+        learns = self.learner is not None and self.learner.trainer is not None
+        if options.verification is Verification.PAPER or (learns and not seeded):
+            return None
+        trees = tree_scorer(self._target.model) is not None
+        if options.tree:
+            return FixedTree(options.tree, width=WIDTH if trees else 1)
+        if options.draft_length != "auto":
+            length, confidence = options.draft_length, options.draft_confidence
+            return FixedTree(length, 1, confidence) if seeded else None
+        if not trees and not seeded:
+            return None
+        kind = (self._temperature(options), trees)
+        if kind not in self._trees:
+            self._trees[kind] = CostAwareTree(self._measured(), WIDTH if trees else 1)
+        return self._trees[kind]
+
+    def _measured(self) -> Costs:
+        if self.costs is None:
+            from omnidraft.runtime.decoding.costs import load_costs
+
+            self.costs = load_costs(self._target, self.drafter)
+        return self.costs
+
+    def _temperature(self, options: GenerationOptions) -> float:
+        """How much is accepted depends on the temperature more than on anything else."""
+        return round(min(2.0, options.sampling.temperature), 1)
+
     def _policy(self, options: GenerationOptions) -> DraftLengthPolicy:
         if options.draft_length != "auto":
             return Fixed(options.draft_length, options.draft_confidence)
         if options.repeatable:
             return Fixed(FIXED_DRAFT_LENGTH, options.draft_confidence)
-        if self.costs is None:
-            from omnidraft.runtime.decoding.costs import load_costs
-
-            self.costs = load_costs(self._target, self.drafter)
-        # How much is accepted depends on the temperature more than on anything else, and what a
-        # score says of it on whose it is.
-        temperature = round(min(2.0, options.sampling.temperature), 1)
-        kind = (temperature, bool(self.learner and self.learner.scorer))
+        # What a score says of acceptance depends on whose it is.
+        kind = (self._temperature(options), bool(self.learner and self.learner.scorer))
         if kind not in self._policies:
-            self._policies[kind] = CostAware(self.costs)
+            self._policies[kind] = CostAware(self._measured())
         return self._policies[kind]
 
 

@@ -34,6 +34,11 @@ class Calibration:
         """The probability of acceptance; rises with ``x``."""
         return _logistic(self._offset + self._slope * x if self._slope > 0 else self._offset)
 
+    @property
+    def line(self) -> tuple[float, float]:
+        """Slope and offset of the logit of the probability."""
+        return max(0.0, self._slope), self._offset
+
     def update(self, x: float, accepted: bool) -> None:
         """Learn from one token that was accepted or rejected."""
         p = _logistic(self._offset + self._slope * x)

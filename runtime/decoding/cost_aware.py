@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from omnidraft.runtime.decoding.account import Account
 from omnidraft.runtime.decoding.calibration import Acceptance
+from omnidraft.runtime.decoding.level import Level
 from omnidraft.runtime.decoding.policy import Outcome
 from omnidraft.runtime.decoding.stopping_rule import MAX_DRAFT, StoppingRule
 
@@ -49,8 +50,8 @@ class CostAware:
         self._acceptance = Acceptance()
         self._rule = StoppingRule(self._acceptance)
         # Seconds of a round beside the passes of the models.
-        self._plain_rest = _Level()
-        self._draft_rest = _Level()
+        self._plain_rest = Level()
+        self._draft_rest = Level()
         # Of the round under way.
         self._target = costs.target(0)
         self._unread = 0
@@ -157,15 +158,3 @@ class CostAware:
 
     def _plain_seconds(self) -> float:
         return self._target.seconds(1) + self._plain_rest.value
-
-
-class _Level:
-    """A running level of seconds that single long values do not move; 0 before the first."""
-
-    def __init__(self) -> None:
-        self.value = 0.0
-
-    def observe(self, seconds: float) -> None:
-        if not self.value:
-            self.value = seconds
-        self.value += 0.05 * (min(seconds, 1.5 * self.value) - self.value)

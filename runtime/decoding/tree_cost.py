@@ -1,0 +1,208 @@
+"""Grow the tree that makes most tokens per second on this machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from omnidraft._native import Judgement, Origin
+from omnidraft.runtime.decoding.account import Account
+from omnidraft.runtime.decoding.calibration import MEMORY, Calibration, logit
+from omnidraft.runtime.decoding.level import Level
+from omnidraft.runtime.decoding.tree_policy import TreeOutcome
+
+if TYPE_CHECKING:
+    from omnidraft.runtime.decoding.costs import Costs
+
+WIDTH = 8
+MAX_NODES = 32
+MAX_PASSES = 12
+"""Passes of the drafter in a round, at most."""
+AHEAD = 4
+"""Rows over which the price of one more is averaged: the target's times have steps."""
+RANKS = 4
+"""Ranks with a calibration of their own; the last serves all further ones."""
+HOPE = 1 / 3
+"""Share of plain decoding's time that drafting may turn out to gain."""
+
+
+class CostAwareTree:
+    """Adds nodes and drafts on while that raises tokens per second.
+
+    The rule. With ρ the present tokens per second, t(n) the seconds of the target's pass over n
+    tokens and d(n) those of the drafter's:
+
+    1. A node is worth its probability, in tokens, and its row costs ρ (t(n + 1) − t(n)).
+    2. The tree is as many of the most probable nodes as make worth less cost largest.
+    3. Running the drafter on an open node of probability P is expected to add a node worth P a,
+       where a is how often the drafter's first choice is right.
+    4. The drafter runs on as many open nodes as make the sum of these, less the cost of their rows
+       and ρ d(n), largest. It stops where that is not positive.
+    5. Whether to draft at all is decided by an ``Account``, as for chains.
+
+    Probabilities are calibrated by rank: how often the drafter's first, second, … choice was right
+    where it gave it so much.
+
+    Args:
+        costs: of the target and the drafter.
+        width: see ``TreePolicy``.
+    """
+
+    shorter = 0.1
+
+    def __init__(self, costs: Costs, width: int = WIDTH) -> None:
+        self.width = width
+        self._costs = costs
+        self._account = Account()
+        self._ranks = [Calibration(0.0, 1.0) for _ in range(RANKS)]
+        self._first = 0.7  # how often the drafter's first choice is right
+        self._found = Calibration(-1.5, 0.8)
+        # Of drafted rounds, with forgetting: tokens, and the plain steps that would have taken as
+        # long. Some rounds that gain nothing stand for what is not known yet.
+        self._tokens = self._steps = 5.0
+        # Seconds of a round beside the passes of the models.
+        self._plain_rest = Level()
+        self._draft_rest = Level()
+        # Of the round under way.
+        self._target = costs.target(0)
+        self._rate = 0.0
+        self._unread = 0
+        self._invested = 0.0
+        self._drafts = False
+        self._passes = 0
+
+    @property
+    def calibration(self) -> list[tuple[float, float]]:
+        """See ``TreePolicy``."""
+        return [each.line for each in self._ranks]
+
+    def found(self, match: int) -> float:
+        """See ``TreePolicy``."""
+        return self._found(math.log(match))
+
+    def begin(self, room: int, context: int, unread: int) -> int:
+        """See ``TreePolicy``."""
+        target = self._target = self._costs.target(context)
+        account, drafter, plain = self._account, self._costs.drafter, self._plain_seconds()
+        account.open_round()
+        self._rate = max(1.0, self._tokens / self._steps) / plain
+        self._unread, self._passes, self._drafts, self._invested = unread, 0, False, 0.0
+        step = drafter.seconds(1)
+        reading = drafter.seconds(unread) - step
+        most = min(room, MAX_NODES)
+        limit = self._affordable(most, step, reading)
+        if not limit:
+            # What is looked up needs no drafter.
+            return self._affordable(most, 0.0, 0.0)
+        # Every round reads what the round before has said. Only what goes beyond is invested.
+        self._invested = max(0.0, reading - (drafter.seconds(MAX_PASSES) - step))
+        # What the rest of the answer would gain at the present rate, if half of the room is used.
+        gained = (room / 2) * (plain - 1 / self._rate)
+        if not account.drafting or self._invested > gained:
+            price = (step + reading + target.seconds(2) - target.seconds(1)) / plain
+            hopeless = account.drafting and self._invested > (room / 2) * plain * HOPE
+            if hopeless or not account.try_drafting(price, reading / plain):
+                self._invested = 0.0
+                return self._affordable(most, 0.0, 0.0)
+        self._drafts = True
+        return limit
+
+    def layer(self, open_nodes: Sequence[float], gains: Sequence[float], limit: int) -> int:
+        """See ``TreePolicy``."""
+        if not self._drafts or self._passes == min(limit, MAX_PASSES):
+            return 0
+        rows = 1 + self.count(gains, limit)
+        seconds, drafter = self._target.seconds, self._costs.drafter.seconds
+        price = self._rate * (seconds(rows + AHEAD) - seconds(rows)) / AHEAD
+        best, chosen, worth = 0.0, 0, 0.0
+        for i, probability in enumerate(open_nodes):
+            worth += probability * self._first - price
+            gain = worth - self._rate * drafter(i + 1)
+            if gain > best:
+                best, chosen = gain, i + 1
+        self._passes += chosen > 0
+        return chosen
+
+    def count(self, gains: Sequence[float], limit: int) -> int:
+        """See ``TreePolicy``."""
+        seconds, rate = self._target.seconds, self._rate
+        one = seconds(1)
+        best, chosen, worth = 0.0, 0, 0.0
+        for i, gain in enumerate(gains[:limit]):
+            worth += gain
+            if (net := worth - rate * (seconds(i + 2) - one)) > best:
+                best, chosen = net, i + 1
+        return chosen
+
+    def observe(self, outcome: TreeOutcome) -> None:
+        """See ``TreePolicy``."""
+        proposal, verdict = outcome.proposal, outcome.verdict
+        rows = len(proposal) + 1
+        self._target.observe(rows, outcome.target_seconds)
+        plain = self._plain_seconds()
+        self._account.allow()
+        self._learn(outcome)
+        tokens = verdict.accepted + 1
+        passing = (self._target.seconds(rows) + self._draft_rest.value) / plain
+        if outcome.passes:
+            self._draft_rest.observe(outcome.other_seconds)
+            drafter = self._costs.drafter
+            expected = sum(map(drafter.seconds, outcome.passes))
+            drafter.observe(1, drafter.seconds(1) * outcome.draft_seconds / expected)
+            drafting = sum(map(drafter.seconds, outcome.passes)) / plain
+            invested = self._invested / plain
+            took = drafting + passing - invested
+            self._account.drafted(tokens - drafting - passing, tokens - took, invested)
+            self._followed(tokens, took)
+        elif rows > 1:
+            self._account.looked_up(tokens - passing)
+            self._followed(tokens, passing)
+        else:
+            self._plain_rest.observe(outcome.other_seconds)
+
+    def _learn(self, outcome: TreeOutcome) -> None:
+        """How often which choice of the drafter is right, and what lookup finds."""
+        self._found.forget(MEMORY)
+        for i in range(outcome.found_judged):
+            self._found.update(math.log(outcome.match + i), i < outcome.found_right)
+        for rank in self._ranks:
+            rank.forget(MEMORY)
+        proposal = outcome.proposal
+        columns = zip(
+            outcome.verdict.judgements,
+            proposal.origins,
+            proposal.confidences,
+            proposal.ranks,
+            strict=True,
+        )
+        for judgement, origin, confidence, rank in columns:
+            if judgement is Judgement.NONE or origin is Origin.LOOKUP:
+                continue
+            right = judgement is Judgement.RIGHT
+            self._ranks[min(rank, RANKS - 1)].update(logit(confidence), right)
+            if not rank:
+                self._first += MEMORY * (right - self._first)
+
+    def _followed(self, tokens: int, steps: float) -> None:
+        """A round made so many tokens in the time of so many plain steps."""
+        self._tokens += tokens - 2 * MEMORY * self._tokens
+        self._steps += steps - 2 * MEMORY * self._steps
+
+    def _affordable(self, most: int, step: float, reading: float) -> int:
+        """How many nodes may be scored, of ``most``, so that the credit pays for all in vain.
+
+        Args:
+            step: seconds of a drafter's pass; a node costs one at most.
+            reading: seconds to read before that.
+        """
+        seconds, alone = self._target.seconds, self._plain_seconds()
+        rest = self._draft_rest.value - self._plain_rest.value
+        left = self._account.credit * alone - reading - max(0.0, rest)
+        one = seconds(1)
+        while most and min(most, MAX_PASSES) * step + seconds(most + 1) - one > left:
+            most -= 1
+        return most
+
+    def _plain_seconds(self) -> float:
+        return self._target.seconds(1) + self._plain_rest.value
