@@ -40,7 +40,7 @@ class Options(TypedDict, total=False):
 
     Named as the command's options: ``max_new_tokens`` (256), ``temperature`` (0: greedy),
     ``top_k``, ``top_p``, ``min_p``, ``repetition_penalty``, ``seed``, ``draft_length`` ("auto", or
-    0 to 32), ``draft_confidence``, ``raw`` (no chat template: continue the text), ``stop`` (a text
+    0 to 32), ``draft_confidence``, ``tree`` (tokens that each round proposes as a tree), ``raw`` (no chat template: continue the text), ``stop`` (a text
     or several, before the first of which the answer ends), ``logprobs`` (tell those of the tokens,
     and of so many alternatives).
     """
@@ -54,6 +54,7 @@ class Options(TypedDict, total=False):
     seed: int | None
     draft_length: DraftLength
     draft_confidence: float
+    tree: int | None
     raw: bool
     stop: str | Sequence[str]
     logprobs: int | None
@@ -358,6 +359,7 @@ def _checked(options: Options) -> GenerationOptions:
         seed=options.get("seed"),
         draft_length=options.get("draft_length", DEFAULT_DRAFT_LENGTH),
         draft_confidence=options.get("draft_confidence", DEFAULT_DRAFT_CONFIDENCE),
+        tree=options.get("tree"),
         raw=options.get("raw", False),
         stop=options.get("stop", ()),
         logprobs=options.get("logprobs"),

@@ -48,10 +48,11 @@ class Comparison:
     """Sums over prompts.
 
     Attributes:
-        identical: answers that are the plain ones; sampled ones need not be, and are not compared.
+        compared: whether answers are to be the plain ones; sampled ones need not be without a seed.
+        identical: those that are.
     """
 
-    greedy: bool = True
+    compared: bool = True
     prompts: int = 0
     identical: int = 0
     plain: Statistics = field(default_factory=Statistics)
@@ -72,7 +73,7 @@ class Comparison:
     def as_dict(self) -> dict[str, float | None]:
         return {
             "prompts": self.prompts,
-            "identical": self.identical if self.greedy else None,
+            "identical": self.identical if self.compared else None,
             "block_efficiency": self.speculative.block_efficiency,
             "acceptance_rate": self.speculative.acceptance_rate,
             "plain_tokens_per_second": self.plain.tokens_per_second,
@@ -216,11 +217,9 @@ def compare(
     drafter = session.drafter.name if session.drafter else ""
     noise = max(batch_noise(session.target.model), session.target.largest_difference or 0.0)
     greedy = options.sampling.greedy
-    report = Report(session.target.name, drafter, Comparison(greedy), {}, noise)
-    plain_options = replace(options, draft_length=0)
-    if options.draft_length == "auto":
-        # A seed would fix the length of sampled drafts.
-        options = replace(options, seed=None)
+    compared = options.same_as_plain
+    report = Report(session.target.name, drafter, Comparison(compared), {}, noise)
+    plain_options = replace(options, draft_length=0, tree=None)
     _warm_up(session, prompts[0], options, plain_options)
     for index, prompt in enumerate(prompts):
         answers = {}
@@ -229,7 +228,7 @@ def compare(
             answers[each] = session.generate(prompt.prompt, each)
         plain, speculative = answers[plain_options], answers[options]
         report.overall.add(plain, speculative)
-        report.tasks.setdefault(prompt.task, Comparison(greedy)).add(plain, speculative)
+        report.tasks.setdefault(prompt.task, Comparison(compared)).add(plain, speculative)
         if greedy and plain.token_ids != speculative.token_ids:
             report.partings.append(_parting(session, index, prompt, options, plain, speculative))
         progress(report)

@@ -14,6 +14,7 @@ DraftLength = int | Literal["auto"]
 FIXED_DRAFT_LENGTH = 4
 MAX_DRAFT_LENGTH = 32
 MAX_LOGPROBS = 20
+MAX_TREE = 64
 DEFAULT_DRAFT_LENGTH: DraftLength = "auto"
 DEFAULT_DRAFT_CONFIDENCE = 0.3
 """Measured with the default drafter: see benchmarks/README.md."""
@@ -27,11 +28,11 @@ class GenerationOptions:
         max_new_tokens: at most so many tokens.
         sampling: temperature 0 (the default) is greedy.
         verification: how sampled proposals are verified; greedy needs no choice.
-        seed: makes a sampled answer repeatable: with the same models, adapter and options it is
-            the same, whatever was asked before. It starts from an empty n-gram cache.
+        seed: makes a sampled answer repeatable: it is that of plain decoding with this seed,
+            whatever is drafted and whatever was asked before. Only the paper's verification needs
+            the same options, a fixed draft length and an empty n-gram cache for that.
         draft_length: draft tokens per round; 0 decodes plainly; "auto": as many as pay for
-            themselves, see ``CostAware``. That depends on measured times, so a sampled answer with
-            a seed, which is to be repeatable, takes a fixed length instead.
+            themselves, as a tree where the target scores trees, see ``CostAwareTree``.
         draft_confidence: of a fixed length, see ``Fixed``.
         raw: take the prompt as text to continue instead of a chat message; names of special tokens
             in it are these tokens.
@@ -39,6 +40,8 @@ class GenerationOptions:
             Kept as a tuple.
         logprobs: tell the log-probability of each token, and of so many of the likeliest in its
             place (at most 20); None: compute none.
+        tree: tokens that each round proposes, as a tree; None: as ``draft_length`` says. Of a
+            target that scores no trees the round's most likely path is proposed.
 
     Raises:
         OptionError: a value is of another type or out of its range; it names the option.
@@ -50,10 +53,10 @@ class GenerationOptions:
     seed: int | None = None
     draft_length: DraftLength = DEFAULT_DRAFT_LENGTH
     draft_confidence: float = DEFAULT_DRAFT_CONFIDENCE
-    tree: int | None = None
     raw: bool = False
     stop: str | Sequence[str] = ()
     logprobs: int | None = None
+    tree: int | None = None
 
     def __post_init__(self) -> None:
         _check_whole("max_new_tokens", self.max_new_tokens, 1)
@@ -68,8 +71,20 @@ class GenerationOptions:
             raise OptionError(f"draft_confidence must be a number from 0 to 1, not {share!r}")
         _check_type("raw", self.raw, bool)
         object.__setattr__(self, "stop", _stop_strings(self.stop))
+        if self.tree is not None:
+            _check_whole("tree", self.tree, 1, MAX_TREE)
+            if self.draft_length != "auto":
+                raise OptionError("tree and draft_length cannot both be given")
+            if self.verification is Verification.PAPER:
+                raise OptionError("the paper's verification knows chains only: leave tree out")
         if self.logprobs is not None:
             _check_whole("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+
+    @property
+    def same_as_plain(self) -> bool:
+        """Whether the tokens are those of plain decoding, of a batch-invariant target."""
+        exact = self.verification is Verification.EXACT
+        return self.sampling.greedy or (self.seed is not None and exact)
 
     @property
     def repeatable(self) -> bool:

@@ -21,8 +21,9 @@ from omnidraft import SamplingParameters
 from omnidraft.export.conversion import convert
 from omnidraft.export.pipeline import export
 from omnidraft.export.recipes import Options
-from omnidraft.runtime.decoding.decoder import Round, SpeculativeDecoder
+from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
 from omnidraft.runtime.decoding.policy import Fixed
+from omnidraft.runtime.decoding.rounds import Round
 from omnidraft.runtime.engines.model import HiddenStates
 from omnidraft.runtime.engines.onnx import OnnxModel
 from omnidraft.runtime.errors import DamagedFileError

@@ -32,7 +32,8 @@ from omnidraft.cli.app import app
 from omnidraft.cli.interruption import Interrupted
 from omnidraft.export.learnable import learnable_drafter
 from omnidraft.runtime.answer import Answer
-from omnidraft.runtime.decoding.decoder import Round, SpeculativeDecoder
+from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
+from omnidraft.runtime.decoding.rounds import Round
 from omnidraft.runtime.errors import (
     DamagedFileError,
     ModelNotFoundError,

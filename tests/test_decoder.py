@@ -15,8 +15,9 @@ from toy import ToyModel, ToyPair, plain_greedy, toy_pair
 
 from omnidraft import Origin, SamplingParameters, Verification
 from omnidraft._native import Lookup, Vocabulary, VocabularyPair
-from omnidraft.runtime.decoding.decoder import Round, SpeculativeDecoder
+from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
 from omnidraft.runtime.decoding.policy import Fixed, Outcome
+from omnidraft.runtime.decoding.rounds import Round
 from omnidraft.runtime.decoding.translation import Speller
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
 

@@ -35,6 +35,7 @@ def bench(
     seed: opt.Seed = 0,
     draft_length: opt.DraftLength = str(DEFAULT_DRAFT_LENGTH),
     draft_confidence: opt.DraftConfidence = DEFAULT_DRAFT_CONFIDENCE,
+    tree: opt.Tree = None,
     verification: opt.Verification = "exact",
     raw: opt.Raw = False,
     quantization: opt.Weights = DEFAULT_QUANTIZATION,
@@ -63,6 +64,7 @@ def bench(
         draft_length,
         draft_confidence,
         raw,
+        tree=tree,
     )
     if options.draft_length == 0:
         raise OmniDraftError("bench compares drafting with plain decoding: --draft-length from 1")
@@ -105,7 +107,7 @@ def _so_far(report: Report, total: int) -> str:
         f"{sums.prompts} of {total} prompts, {sums.speculative.block_efficiency:.2f} tokens a "
         f"round, {sums.speedup:.2f}× as fast"
     )
-    return f"{text}, {sums.identical} identical" if sums.greedy else text
+    return f"{text}, {sums.identical} identical" if sums.compared else text
 
 
 def _print(report: Report, session: Session, options: GenerationOptions, as_json: bool) -> None:
@@ -139,7 +141,7 @@ def _print_report(report: Report, session: Session, options: GenerationOptions) 
             f"{sums.plain.tokens_per_second:.1f}",
             f"{sums.speculative.tokens_per_second:.1f}",
             f"{sums.speedup:.2f}×",
-            f"{sums.identical}/{sums.prompts}" if options.sampling.greedy else "sampled",
+            f"{sums.identical}/{sums.prompts}" if sums.compared else "sampled",
             style=style,
         )
 

@@ -79,6 +79,7 @@ def generate(
     seed: opt.Seed = None,
     draft_length: opt.DraftLength = str(DEFAULT_DRAFT_LENGTH),
     draft_confidence: opt.DraftConfidence = DEFAULT_DRAFT_CONFIDENCE,
+    tree: opt.Tree = None,
     no_draft: Annotated[
         bool, typer.Option("--no-draft", help="Plain decoding; options of drafting do nothing.")
     ] = False,
@@ -127,6 +128,7 @@ def generate(
         draft_confidence,
         raw,
         stop,
+        tree,
     )
     if logprobs is not None and not as_json:
         raise OmniDraftError("--logprobs are part of what --json prints: add it")
@@ -147,7 +149,7 @@ def generate(
         threads,
         context,
         quiet=as_json,
-        keep_ngrams=options.sampling.greedy or seed is None,
+        keep_ngrams=not options.repeatable,
         adapter=adapter,
         learn=learn,
     )

@@ -86,6 +86,7 @@ def generation_options(
     draft_confidence: float,
     raw: bool,
     stop: Sequence[str] = (),
+    tree: int | None = None,
 ) -> GenerationOptions:
     choices = {"exact": Verification.EXACT, "paper": Verification.PAPER}
     return GenerationOptions(
@@ -97,4 +98,5 @@ def generation_options(
         draft_confidence,
         raw,
         stop,
+        tree=tree,
     )

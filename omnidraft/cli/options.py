@@ -10,6 +10,7 @@ import typer
 
 from omnidraft.runtime.engines import Engine
 from omnidraft.runtime.models.catalogue import Quantization
+from omnidraft.runtime.options import MAX_TREE
 
 
 def whole(least: int, most: int | None = None) -> dict[str, Any]:
@@ -101,6 +102,12 @@ DraftLength = Annotated[
     str,
     typer.Option(
         metavar="N|auto", help="Draft tokens per round; auto: as many as pay for themselves."
+    ),
+]
+Tree = Annotated[
+    int | None,
+    typer.Option(
+        **whole(1, MAX_TREE), help="Tokens that each round proposes as a tree, a fixed number."
     ),
 ]
 DraftConfidence = Annotated[

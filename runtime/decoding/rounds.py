@@ -220,12 +220,12 @@ class TreeRounds:
         """See ``Rounds``."""
         self._base = length = self._target.length
         parents = self._proposal.parents
-        self._chain = self._trees is None or parents == list(range(-1, len(parents) - 1))
-        if self._chain:
+        self._scorer = None if parents == list(range(-1, len(parents) - 1)) else self._trees
+        if self._scorer is None:
             self._logits = self._target.forward([pending, *self._tokens])
         else:
             slots = [length - 1, *(length + 1 + parent for parent in parents)]
-            self._logits = self._trees.forward_tree([pending, *self._tokens], slots)
+            self._logits = self._scorer.forward_tree([pending, *self._tokens], slots)
 
     def verify(self) -> Verdict:
         """See ``Rounds``."""
@@ -246,11 +246,10 @@ class TreeRounds:
     def settle(self, seconds: RoundSeconds) -> NDArray[np.float32]:
         """See ``Rounds``."""
         path = self._verdict.path
-        if self._chain:
+        if self._scorer is None:
             self._target.truncate(self._base + 1 + len(path))
         else:
-            assert self._trees is not None
-            self._trees.keep([self._base, *(self._base + 1 + node for node in path)])
+            self._scorer.keep([self._base, *(self._base + 1 + node for node in path)])
         if self._side:
             self._side.end_round(self._proposal, self._verdict, seconds)
             if self._side.failure:

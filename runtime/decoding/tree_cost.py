@@ -166,8 +166,8 @@ class CostAwareTree:
         self._found.forget(MEMORY)
         for i in range(outcome.found_judged):
             self._found.update(math.log(outcome.match + i), i < outcome.found_right)
-        for rank in self._ranks:
-            rank.forget(MEMORY)
+        for calibration in self._ranks:
+            calibration.forget(MEMORY)
         proposal = outcome.proposal
         columns = zip(
             outcome.verdict.judgements,

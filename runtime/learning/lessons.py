@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from omnidraft.runtime.decoding.decoder import Round
+from omnidraft.runtime.decoding.rounds import Round
 from omnidraft.runtime.learning.trace import DraftTrace
 
 Floats = NDArray[np.float32]

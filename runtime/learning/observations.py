@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omnidraft._native import VocabularyPair
-from omnidraft.runtime.decoding.decoder import Round
+from omnidraft.runtime.decoding.rounds import Round
 from omnidraft.runtime.engines.model import HiddenStates
 from omnidraft.runtime.learning.lessons import Lessons, lessons_of
 from omnidraft.runtime.learning.objective import Detail
