@@ -40,9 +40,9 @@ class Options(TypedDict, total=False):
 
     Named as the command's options: ``max_new_tokens`` (256), ``temperature`` (0: greedy),
     ``top_k``, ``top_p``, ``min_p``, ``repetition_penalty``, ``seed``, ``draft_length`` ("auto", or
-    0 to 32), ``draft_confidence``, ``tree`` (tokens that each round proposes as a tree), ``raw`` (no chat template: continue the text), ``stop`` (a text
-    or several, before the first of which the answer ends), ``logprobs`` (tell those of the tokens,
-    and of so many alternatives).
+    0 to 32), ``draft_confidence``, ``tree`` (tokens that each round proposes as a tree), ``raw``
+    (no chat template: continue the text), ``stop`` (a text or several, before the first of which
+    the answer ends), ``logprobs`` (tell those of the tokens, and of so many alternatives).
     """
 
     max_new_tokens: int
