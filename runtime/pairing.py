@@ -94,7 +94,7 @@ class Pairing:
             policy=self._policy(options),
             tree=self._tree(options),
             scorer=self.learner.scorer if self.learner else None,
-            lookup=lookup if options.draft_length == "auto" else None,
+            lookup=lookup if options.draft_length == "auto" and not options.tree else None,
             keep=not options.repeatable,
         )
 

@@ -10,7 +10,7 @@ from omnidraft._native import Judgement, Origin
 from omnidraft.runtime.decoding.account import Account
 from omnidraft.runtime.decoding.calibration import MEMORY, Calibration, logit
 from omnidraft.runtime.decoding.level import Level
-from omnidraft.runtime.decoding.tree_policy import TreeOutcome
+from omnidraft.runtime.decoding.tree_policy import MAX_LAYER, TreeOutcome
 
 if TYPE_CHECKING:
     from omnidraft.runtime.decoding.costs import Costs
@@ -19,6 +19,8 @@ WIDTH = 8
 MAX_NODES = 32
 MAX_PASSES = 12
 """Passes of the drafter in a round, at most."""
+USUAL = 16
+"""Draft tokens that a round has to read in its first pass, at most, where none are invested."""
 AHEAD = 4
 """Rows over which the price of one more is averaged: the target's times have steps."""
 RANKS = 4
@@ -89,14 +91,15 @@ class CostAwareTree:
         self._rate = max(1.0, self._tokens / self._steps) / plain
         self._unread, self._passes, self._drafts, self._invested = unread, 0, False, 0.0
         step = drafter.seconds(1)
+        layer = drafter.seconds(MAX_LAYER if self.width > 1 else 1)
         reading = drafter.seconds(unread) - step
         most = min(room, MAX_NODES)
-        limit = self._affordable(most, step, reading)
+        limit = self._affordable(most, layer, reading)
         if not limit:
             # What is looked up needs no drafter.
             return self._affordable(most, 0.0, 0.0)
         # Every round reads what the round before has said. Only what goes beyond is invested.
-        self._invested = max(0.0, reading - (drafter.seconds(MAX_PASSES) - step))
+        self._invested = max(0.0, reading - (drafter.seconds(USUAL) - step))
         # What the rest of the answer would gain at the present rate, if half of the room is used.
         gained = (room / 2) * (plain - 1 / self._rate)
         if not account.drafting or self._invested > gained:

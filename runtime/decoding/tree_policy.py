@@ -8,6 +8,11 @@ from typing import Protocol
 
 from omnidraft._native import TreeProposal, TreeVerdict
 
+LIKELY = 0.8
+"""About how likely the drafter's first choice is, where it is run on a likely path."""
+MAX_LAYER = 4
+"""Most draft nodes in a pass of the drafter."""
+
 
 @dataclass(frozen=True)
 class TreeOutcome:
@@ -116,7 +121,3 @@ class FixedTree:
 
     def observe(self, outcome: TreeOutcome) -> None:
         """Nothing is learnt."""
-
-
-LIKELY = 0.8
-"""About how likely the drafter's first choice is, where it is run on a likely path."""

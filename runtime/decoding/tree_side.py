@@ -9,7 +9,7 @@ from omnidraft._native import Judgement, TreeDraft, TreeProposal, TreeVerdict
 from omnidraft.runtime.decoding.draft_side import Drafting, RoundSeconds
 from omnidraft.runtime.decoding.reader import Reader
 from omnidraft.runtime.decoding.translation import DraftContext
-from omnidraft.runtime.decoding.tree_policy import TreeOutcome
+from omnidraft.runtime.decoding.tree_policy import MAX_LAYER, TreeOutcome
 from omnidraft.runtime.engines.model import tree_scorer
 from omnidraft.runtime.statistics import Statistics
 
@@ -19,8 +19,6 @@ _TEXT = 0
 """The draft node of the text."""
 _ROOM = 48
 """Slots of the drafter's context that a round may need for its tree."""
-MAX_LAYER = 4
-"""Most draft nodes in a pass of the drafter."""
 _SIBLINGS = 16
 
 

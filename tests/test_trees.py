@@ -1,0 +1,288 @@
+"""Token trees in the decoding loop: the tokens are plain decoding's, whatever is proposed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from toy import ToyModel, ToyPair, plain_greedy, toy_pair
+
+from omnidraft import SamplingParameters
+from omnidraft._native import History, Lookup, TreeDraft, TreeProposal, Walker
+from omnidraft.runtime.decoding.account import ALLOWANCE, CREDIT
+from omnidraft.runtime.decoding.costs import Costs, Curve
+from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
+from omnidraft.runtime.decoding.draft_side import Drafting
+from omnidraft.runtime.decoding.tree_cost import MAX_NODES, CostAwareTree
+from omnidraft.runtime.decoding.tree_policy import MAX_LAYER, FixedTree, TreeOutcome, TreePolicy
+
+EIGHT_BIT = {1: 1.0, 2: 1.03, 4: 1.27, 8: 1.7, 16: 2.6, 32: 4.2}
+STEEP = {1: 1.0, 2: 1.7, 4: 2.5, 8: 4.0, 16: 6.9, 32: 13.0}
+FLAT = {1: 1.0, 2: 1.01, 8: 1.05, 32: 1.2}
+
+
+@dataclass
+class ToyTree(ToyModel):
+    """A ``ToyModel`` that scores trees."""
+
+    chain: int = -1
+    paths: list[list[int]] = field(default_factory=list)
+    scores_trees: bool = True
+    widest: int = 0
+
+    def forward(
+        self, tokens: Sequence[int] | NDArray[np.int64], rows: int | None = None
+    ) -> NDArray[np.float32]:
+        assert self.chain < 0, "a tree is held"
+        return super().forward(tokens, rows)
+
+    def truncate(self, length: int) -> None:
+        assert self.chain < 0 or length <= self.chain
+        self.chain, self.paths = -1, []
+        super().truncate(length)
+
+    def forward_tree(
+        self,
+        tokens: Sequence[int] | NDArray[np.int64],
+        parents: Sequence[int] | NDArray[np.int64],
+        rows: int | None = None,
+    ) -> NDArray[np.float32]:
+        if self.chain < 0:
+            self.chain = self.length
+        assert self.length + len(tokens) <= self.max_length
+        logits = []
+        for token, parent in zip(tokens, parents, strict=True):
+            assert self.chain - 1 <= parent < self.length
+            path = [*self.paths[parent - self.chain]] if parent >= self.chain else []
+            path.append(self.length)
+            self.tokens.append(int(token))
+            self.paths.append(path)
+            seen = self.tokens[: self.chain] + [self.tokens[slot] for slot in path]
+            logits.append(self.logits(seen))
+        self.widest = max(self.widest, len(tokens))
+        return np.stack(logits[-(rows or len(logits)) :])
+
+    def keep(self, path: Sequence[int]) -> None:
+        chain = self.chain if self.chain >= 0 else self.length
+        assert not path or list(path) == self.paths[path[-1] - chain]
+        kept = [self.tokens[slot] for slot in path]
+        self.tokens[chain:] = kept
+        self.chain, self.paths = -1, []
+
+
+class WhimsicalTree:
+    """Grows trees by an arbitrary function of the rounds so far."""
+
+    def __init__(self, seed: int, width: int) -> None:
+        self.width = width
+        self.shorter = 0.3
+        self.calibration = [(0.7, 0.1)]
+        self._rng = np.random.default_rng(seed)
+
+    def begin(self, room: int, context: int, unread: int) -> int:
+        return int(min(room, self._rng.integers(0, 14)))
+
+    def found(self, match: int) -> float:
+        return float(self._rng.random())
+
+    def layer(self, open_nodes: Sequence[float], gains: Sequence[float], limit: int) -> int:
+        return int(self._rng.integers(0, len(open_nodes) + 1)) if self._rng.random() < 0.8 else 0
+
+    def count(self, gains: Sequence[float], limit: int) -> int:
+        return int(self._rng.integers(0, limit + 1))
+
+    def observe(self, outcome: TreeOutcome) -> None:
+        pass
+
+
+def costs(step: float, target: dict[int, float], reading: float = 0.005) -> Costs:
+    return Costs({256: Curve(target)}, Curve({1: step, 32: step + 31 * reading}))
+
+
+def drafting(pair: ToyPair, policy: TreePolicy, seed: int, *, trees: bool, **more: int) -> Drafting:
+    model = (ToyTree if trees else ToyModel)(len(pair.drafter), seed, **more)  # type: ignore[arg-type]
+    lookup = Lookup(len(pair.target))
+    return Drafting(model, pair.cache, pair.speller, begin=(0,), tree=policy, lookup=lookup)
+
+
+def policy_of(name: str, seed: int) -> TreePolicy:
+    policies: dict[str, TreePolicy] = {
+        "fixed": FixedTree(1 + seed % 20),
+        "chain": FixedTree(1 + seed % 9, width=1),
+        "by cost": CostAwareTree(costs(0.05, FLAT)),
+        "whimsical": WhimsicalTree(seed, 1 + seed % 6),
+    }
+    return policies[name]
+
+
+@settings(max_examples=80)
+@given(
+    seed=st.integers(0, 10**6),
+    name=st.sampled_from(["fixed", "chain", "by cost", "whimsical"]),
+    target_trees=st.booleans(),
+    drafter_trees=st.booleans(),
+    count=st.integers(1, 60),
+    drafter_context=st.sampled_from([60, 90, 512]),
+    sampling=st.sampled_from(
+        [
+            SamplingParameters(),
+            SamplingParameters(repetition_penalty=1.4),
+            SamplingParameters(temperature=0.7),
+            SamplingParameters(temperature=1.3, top_k=5, top_p=0.9, min_p=0.02),
+        ]
+    ),
+)
+def test_answers_are_those_of_plain_decoding(
+    seed: int,
+    name: str,
+    target_trees: bool,
+    drafter_trees: bool,
+    count: int,
+    drafter_context: int,
+    sampling: SamplingParameters,
+) -> None:
+    """A seed is a promise: greedy or sampled, plain, by chains and by trees."""
+    pair = toy_pair(seed)
+    rng = np.random.default_rng(seed)
+    prompt = rng.integers(0, len(pair.target), int(rng.integers(1, 20))).tolist()
+    plain = SpeculativeDecoder(ToyModel(len(pair.target), seed), sampling=sampling, seed=seed)
+    expected = [emitted.token for emitted in plain.generate(prompt, count)]
+    if sampling.greedy and sampling.repetition_penalty == 1:
+        assert expected == plain_greedy(ToyModel(len(pair.target), seed), prompt, count)
+    side = drafting(
+        pair, policy_of(name, seed), seed + 1, trees=drafter_trees, max_length=drafter_context
+    )
+    target = (ToyTree if target_trees else ToyModel)(len(pair.target), seed)
+    decoder = SpeculativeDecoder(target, side, sampling=sampling, seed=seed)
+    for _ in range(2):  # the second with a warm cache, and with KV caches from the first
+        assert [emitted.token for emitted in decoder.generate(prompt, count)] == expected
+        # The last token was emitted, and not read.
+        assert target.tokens == [*prompt, *expected[:-1]][: len(target.tokens)]
+        assert len(target.tokens) >= len(prompt) + count - 1 or count == 1
+    stats = decoder.statistics
+    assert stats.target_tokens == count and stats.rounds <= count
+    assert stats.ngram_accepted <= stats.ngram_hits <= stats.proposed
+
+
+@pytest.mark.parametrize("end", [1, 2, 3, 5, 8])
+def test_an_answer_that_ends_within_a_tree_ends_where_it_ends_plainly(end: int) -> None:
+    pair = toy_pair(3)
+    target = ToyTree(len(pair.target), 4)
+    expected = plain_greedy(target, [1, 2], 40)
+    stop = expected[end]
+    first = expected.index(stop)
+    side = dataclasses.replace(drafting(pair, FixedTree(12), 4, trees=True), keep=True)
+    decoder = SpeculativeDecoder(target, side)
+    answer = [emitted.token for emitted in decoder.generate([1, 2], 40, (stop,))]
+    assert answer == expected[: first + 1]
+    assert decoder.finish_reason == "stop"
+    assert target.tokens == [1, 2, *expected[:first]]
+
+
+def test_a_tree_of_a_drafter_like_its_target_takes_fewer_rounds_than_a_chain() -> None:
+    pair = toy_pair(8)
+    rounds = {}
+    for name, policy in {"chain": FixedTree(6, width=1), "tree": FixedTree(12)}.items():
+        target = ToyTree(len(pair.target), 2, order=1)
+        side = dataclasses.replace(drafting(pair, policy, 5, trees=True), lookup=None)
+        decoder = SpeculativeDecoder(target, side)
+        list(decoder.generate([1, 2], 200))
+        rounds[name] = decoder.statistics.rounds
+    assert rounds["tree"] < rounds["chain"]
+
+
+def test_a_drafter_that_fails_ends_drafting_and_not_the_answer() -> None:
+    class Failing(ToyTree):
+        def forward_tree(self, *arguments: object, **more: object) -> NDArray[np.float32]:
+            raise RuntimeError("no trees today")
+
+    pair = toy_pair(1)
+    target = ToyTree(len(pair.target), 1)
+    side = drafting(pair, FixedTree(6), 2, trees=True)
+    side = dataclasses.replace(side, model=Failing(len(pair.drafter), 2))
+    decoder = SpeculativeDecoder(target, side)
+    with pytest.warns(UserWarning, match="no trees today"):
+        answer = [emitted.token for emitted in decoder.generate([1, 2], 30)]
+    assert answer == plain_greedy(target, [1, 2], 30)
+
+
+def hot(pair: ToyPair, token: int) -> NDArray[np.float32]:
+    row = np.zeros(len(pair.target), np.float32)
+    row[token] = 40
+    return row
+
+
+@settings(max_examples=100)
+@given(
+    seed=st.integers(0, 10**6),
+    adversary=st.sampled_from(["refuses", "in turns", "at random"]),
+    step=st.floats(0.005, 4),
+    reading=st.floats(0.0, 0.05),
+    target=st.sampled_from([EIGHT_BIT, STEEP, FLAT]),
+    sureness=st.floats(0.0, 8.0),
+    finds=st.booleans(),
+    answer=st.sampled_from([2, 5, 40, 400]),
+)
+def test_whatever_rounds_bring_the_loss_is_bounded(
+    seed: int,
+    adversary: str,
+    step: float,
+    reading: float,
+    target: dict[int, float],
+    sureness: float,
+    finds: bool,
+    answer: int,
+) -> None:
+    """Time is counted in plain steps, not measured; see the same test of chains."""
+    pair = toy_pair(seed % 7)
+    policy = CostAwareTree(costs(step, target, reading))
+    passing, drafter = Curve(target), Curve({1: step, 32: step + 31 * reading})
+    rng = np.random.default_rng(seed)
+    seconds, emitted, left, unread = 0.0, 0, 0, 0
+    history = History(len(pair.target))
+    for round_ in range(150):
+        if left < 1:
+            left, unread = answer, 100
+        draft = TreeDraft(pair.cache, width=policy.width)
+        limit = policy.begin(400, 100, unread)
+        assert 0 <= limit <= MAX_NODES
+        if limit and finds:
+            draft.add_path([1, 2, 3], policy.found(3))
+        passes: list[int] = []
+        nodes = [(0, 0, 0, 1.0)]
+        while count := policy.layer([each[3] for each in nodes], draft.gains(), limit):
+            assert count <= len(nodes)
+            passes.append(unread if not passes else count)
+            for node, _, _, _ in nodes[:count]:
+                row = rng.standard_normal(len(pair.drafter)).astype(np.float32) * sureness
+                draft.expand(node, row)
+            nodes = draft.frontier(MAX_LAYER)
+        proposal: TreeProposal = draft.finish(policy.count(draft.gains(), limit))
+        assert len(proposal) <= limit
+        accepts = {"refuses": False, "in turns": round_ // 20 % 2, "at random": rng.random() < 0.5}
+        special = len(pair.target) - 1  # never proposed
+        rows = [hot(pair, special)] * (len(proposal) + 1)
+        if accepts[adversary]:
+            for node, (token, parent) in enumerate(
+                zip(proposal.tokens, proposal.parents, strict=True)
+            ):
+                if parent == node - 1:
+                    rows[parent + 1] = hot(pair, token)
+        verdict = Walker().walk(proposal, np.stack(rows), SamplingParameters(), history, 0, 0)
+        drafting_seconds = sum(map(drafter.seconds, passes))
+        took = passing.seconds(len(proposal) + 1)
+        seconds += drafting_seconds + took
+        emitted += verdict.accepted + 1
+        left -= verdict.accepted + 1
+        unread = 1 if passes else unread + 1
+        outcome = TreeOutcome(
+            100, proposal, verdict, passes, drafting_seconds, took, 0.0, 3 if finds else 0
+        )
+        policy.observe(outcome)
+    assert seconds <= emitted + CREDIT + ALLOWANCE * seconds
