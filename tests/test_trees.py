@@ -254,11 +254,12 @@ def test_whatever_rounds_bring_the_loss_is_bounded(
         assert 0 <= limit <= MAX_NODES
         if limit and finds:
             draft.add_path([1, 2, 3], policy.found(3))
-        passes: list[int] = []
+        passes: list[tuple[int, float]] = []
         nodes = [(0, 0, 0, 1.0)]
         while count := policy.layer([each[3] for each in nodes], draft.gains(), limit):
             assert count <= len(nodes)
-            passes.append(unread if not passes else count)
+            size = count if passes else unread
+            passes.append((size, drafter.seconds(size)))
             for node, _, _, _ in nodes[:count]:
                 row = rng.standard_normal(len(pair.drafter)).astype(np.float32) * sureness
                 draft.expand(node, row)
@@ -275,14 +276,11 @@ def test_whatever_rounds_bring_the_loss_is_bounded(
                 if parent == node - 1:
                     rows[parent + 1] = hot(pair, token)
         verdict = Walker().walk(proposal, np.stack(rows), SamplingParameters(), history, 0, 0)
-        drafting_seconds = sum(map(drafter.seconds, passes))
         took = passing.seconds(len(proposal) + 1)
-        seconds += drafting_seconds + took
+        seconds += sum(spent for _, spent in passes) + took
         emitted += verdict.accepted + 1
         left -= verdict.accepted + 1
         unread = 1 if passes else unread + 1
-        outcome = TreeOutcome(
-            100, proposal, verdict, passes, drafting_seconds, took, 0.0, 3 if finds else 0
-        )
+        outcome = TreeOutcome(100, proposal, verdict, passes, took, 0.0, 3 if finds else 0)
         policy.observe(outcome)
     assert seconds <= emitted + CREDIT + ALLOWANCE * seconds

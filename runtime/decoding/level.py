@@ -4,10 +4,14 @@ from __future__ import annotations
 
 
 class Level:
-    """A running level of seconds that single long values do not move; 0 before the first."""
+    """A running level of seconds that single long values do not move.
 
-    def __init__(self) -> None:
-        self.value = 0.0
+    Args:
+        value: where it begins; 0: with the first value.
+    """
+
+    def __init__(self, value: float = 0.0) -> None:
+        self.value = value
 
     def observe(self, seconds: float) -> None:
         """Move towards a value, by a twentieth of the way."""

@@ -66,10 +66,12 @@ class CostAwareTree:
         # Seconds of a round beside the passes of the models.
         self._plain_rest = Level()
         self._draft_rest = Level()
+        # Of the drafter's first pass beside that of the same tokens later on: the target's weights
+        # have driven the drafter's out of the processor's caches.
+        self._waking = Level(costs.drafter.seconds(1))
         # Of the round under way.
         self._target = costs.target(0)
         self._rate = 0.0
-        self._unread = 0
         self._invested = 0.0
         self._drafts = False
         self._passes = 0
@@ -89,10 +91,10 @@ class CostAwareTree:
         account, drafter, plain = self._account, self._costs.drafter, self._plain_seconds()
         account.open_round()
         self._rate = max(1.0, self._tokens / self._steps) / plain
-        self._unread, self._passes, self._drafts, self._invested = unread, 0, False, 0.0
+        self._passes, self._drafts, self._invested = 0, False, 0.0
         step = drafter.seconds(1)
         layer = drafter.seconds(MAX_LAYER if self.width > 1 else 1)
-        reading = drafter.seconds(unread) - step
+        reading = drafter.seconds(unread) - step + self._waking.value
         most = min(room, MAX_NODES)
         limit = self._affordable(most, layer, reading)
         if not limit:
@@ -119,9 +121,10 @@ class CostAwareTree:
         seconds, drafter = self._target.seconds, self._costs.drafter.seconds
         price = self._rate * (seconds(rows + AHEAD) - seconds(rows)) / AHEAD
         best, chosen, worth = 0.0, 0, 0.0
+        waking = 0.0 if self._passes else self._waking.value
         for i, probability in enumerate(open_nodes):
             worth += probability * self._first - price
-            gain = worth - self._rate * drafter(i + 1)
+            gain = worth - self._rate * (drafter(i + 1) + waking)
             if gain > best:
                 best, chosen = gain, i + 1
         self._passes += chosen > 0
@@ -151,9 +154,12 @@ class CostAwareTree:
         if outcome.passes:
             self._draft_rest.observe(outcome.other_seconds)
             drafter = self._costs.drafter
-            expected = sum(map(drafter.seconds, outcome.passes))
-            drafter.observe(1, drafter.seconds(1) * outcome.draft_seconds / expected)
-            drafting = sum(map(drafter.seconds, outcome.passes)) / plain
+            (unread, first), *later = outcome.passes
+            self._waking.observe(max(0.0, first - drafter.seconds(unread)))
+            for size, seconds in later:
+                drafter.observe(size, seconds)
+            sizes = [size for size, _ in outcome.passes]
+            drafting = (self._waking.value + sum(map(drafter.seconds, sizes))) / plain
             invested = self._invested / plain
             took = drafting + passing - invested
             self._account.drafted(tokens - drafting - passing, tokens - took, invested)

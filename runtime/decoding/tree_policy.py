@@ -20,8 +20,8 @@ class TreeOutcome:
 
     Attributes:
         context: target tokens in the KV cache before the pass.
-        passes: tokens of each pass of the drafter; of the first those that it had to catch up with.
-        draft_seconds: of all these passes.
+        passes: tokens and seconds of each pass of the drafter. The first has those tokens that it
+            had to catch up with.
         target_seconds: of the target's pass.
         other_seconds: of the rest of the round.
         match: how many tokens at the end of the text led to what lookup found; 0: to nothing.
@@ -31,8 +31,7 @@ class TreeOutcome:
     context: int
     proposal: TreeProposal
     verdict: TreeVerdict
-    passes: Sequence[int]
-    draft_seconds: float
+    passes: Sequence[tuple[int, float]]
     target_seconds: float
     other_seconds: float
     match: int = 0

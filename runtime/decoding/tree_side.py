@@ -49,7 +49,7 @@ class TreeSide:
         self._trees = tree_scorer(drafting.model) if policy.width > 1 else None
         # Of the round under way.
         self._target_length = 0
-        self._passes: list[int] = []  # the sizes of the drafter's passes
+        self._passes: list[tuple[int, float]] = []  # tokens and seconds of the drafter's passes
         self._slots: dict[int, int] = {}  # of draft nodes, in the drafter's KV cache
         self._children: dict[tuple[int, int], int] = {}  # those, by parent and token
         self._found: list[int] = []
@@ -107,7 +107,8 @@ class TreeSide:
                 proposal,
                 verdict,
                 self._passes,
-                *seconds,
+                seconds.target,
+                seconds.other,
                 self._match if self._found else 0,
                 judged,
                 right,
@@ -161,8 +162,9 @@ class TreeSide:
                 last = node
 
     def _took(self, size: int, before: float) -> None:
-        self._passes.append(size)
-        self._stats.draft_seconds += perf_counter() - before
+        seconds = perf_counter() - before
+        self._passes.append((size, seconds))
+        self._stats.draft_seconds += seconds
 
     def _keep(self) -> None:
         """Keep what the drafter's KV cache holds of the context as it is now."""
