@@ -1,18 +1,24 @@
 """What quantization costs: the quantized target's distributions against its float32 graph's.
 
-    python benchmarks/fidelity.py --target NAME [--prompts FILE] [--max-new-tokens 80] [--json FILE]
+    python benchmarks/fidelity.py --target NAME [--quantizations auto,8bit] [--llamacpp]
+        [--prompts FILE] [--max-new-tokens 80] [--json FILE]
 
 The float32 conversion answers each prompt greedily (chat template where the model has one). Every
 model then reads prompt and answer, and is compared at the positions that predict the answer's
 tokens: Kullback-Leibler divergence KL(float32 || quantized) in nats, mean over the positions, and
-how often both have the same most likely token.
+how often both have the same most likely token. The float32 graph of a quantized GGUF computes with
+the very weights of that file; ``--llamacpp`` reads it with llama.cpp, too, through xllamacpp.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import urllib.request
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +28,14 @@ from rich.table import Table
 from omnidraft.runtime.bench import read_prompts
 from omnidraft.runtime.engines.model import CausalModel
 from omnidraft.runtime.models import LoadedModel, load_model
-from omnidraft.runtime.models.catalogue import QUANTIZATIONS
+from omnidraft.runtime.models.catalogue import Quantization
+from omnidraft.runtime.models.resolve import resolve_checkpoint
 
 DEMO = Path(__file__).resolve().parent.parent / "demo" / "prompts.jsonl"
+# Tokens of a distribution that llama.cpp is asked for.
+LIKELIEST = 2000
+Reads = Callable[[list[int], list[int]], NDArray[np.float64]]
+"""Prompt and answer → log-probabilities, float64 [answer's tokens, vocabulary]."""
 
 
 def greedy_answer(loaded: LoadedModel, prompt: list[int], limit: int) -> list[int]:
@@ -51,15 +62,62 @@ def log_probabilities(
     return logits
 
 
+def llamacpp(gguf: Path, vocabulary: int) -> Reads:
+    """llama.cpp, asked token by token for its likeliest tokens; the rest share what is left."""
+    import xllamacpp
+
+    parameters = xllamacpp.CommonParams()
+    parameters.model.path = str(gguf)
+    parameters.n_ctx = 2048
+    parameters.n_parallel = 1
+    parameters.verbosity = 0
+    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 2
+    server = xllamacpp.Server(parameters)
+
+    def reads(prompt: list[int], answer: list[int]) -> NDArray[np.float64]:
+        rows = np.zeros((len(answer), vocabulary))
+        for i, row in enumerate(rows):
+            question = {
+                "prompt": [*prompt, *answer[:i]],
+                "n_predict": 1,
+                "n_probs": LIKELIEST,
+                "temperature": 0,
+                "cache_prompt": True,
+            }
+            request = urllib.request.Request(
+                f"{server.listening_address}/completion",
+                json.dumps(question).encode(),
+                {"Content-Type": "application/json"},
+            )
+            with urllib.request.urlopen(request) as said:
+                (first,) = json.load(said)["completion_probabilities"]
+            for each in first["top_logprobs"]:
+                row[each["id"]] = np.exp(each["logprob"])
+            unknown = row == 0
+            row[unknown] = max(1 - row.sum(), 1e-9) / max(unknown.sum(), 1)
+        return np.log(rows)
+
+    return reads
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--target", default="smollm2-135m", help="as omnidraft generate takes it")
     parser.add_argument("--prompts", type=Path, default=DEMO, help="JSON lines: task, prompt")
     parser.add_argument("--max-new-tokens", type=int, default=80)
+    parser.add_argument("--quantizations", default="auto,8bit,4bit", help="which, with commas")
+    parser.add_argument("--llamacpp", action="store_true", help="llama.cpp on the same GGUF, too")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     arguments = parser.parse_args()
-    models = {q: load_model(arguments.target, quantization=q) for q in QUANTIZATIONS}
-    reference = models.pop("float32")
+    reference = load_model(arguments.target, quantization="float32")
+    models: dict[str, Reads] = {}
+    for quantization in get_args(Quantization):
+        if quantization in arguments.quantizations.split(","):
+            loaded = load_model(arguments.target, quantization=quantization)
+            models[quantization] = partial(log_probabilities, loaded.model)
+    if arguments.llamacpp:
+        checkpoint = resolve_checkpoint(arguments.target)
+        models["llama.cpp"] = llamacpp(checkpoint, reference.model.vocab_size)
     divergences: dict[str, list[NDArray[np.float64]]] = {q: [] for q in models}
     agreements: dict[str, list[NDArray[np.bool_]]] = {q: [] for q in models}
     prompts = read_prompts(arguments.prompts)
@@ -71,8 +129,8 @@ def main() -> None:
             ids = tokenizer.encode(prompt.prompt)
         answer = greedy_answer(reference, ids, arguments.max_new_tokens)
         expected = log_probabilities(reference.model, ids, answer)
-        for q, loaded in models.items():
-            found = log_probabilities(loaded.model, ids, answer)
+        for q, reads in models.items():
+            found = reads(ids, answer)
             divergences[q].append((np.exp(expected) * (expected - found)).sum(axis=-1))
             agreements[q].append(expected.argmax(axis=-1) == found.argmax(axis=-1))
     figures = {
@@ -82,8 +140,8 @@ def main() -> None:
         }
         for q in models
     }
-    positions = sum(len(values) for values in divergences["8bit"])
-    table = Table("quantization", "KL(float32 || quantized)", "same most likely token")
+    positions = sum(map(len, next(iter(divergences.values()))))
+    table = Table("weights", "KL(float32 || quantized)", "same most likely token")
     for q, values in figures.items():
         table.add_row(q, f"{values['kl']:.4f}", f"{values['top1']:.1%}")
     console = Console()
