@@ -222,9 +222,6 @@ class History:
     def add(self, tokens: Sequence[int]) -> None:
         """Raises IndexError for a token outside the vocabulary."""
 
-def has_fast_integers() -> bool:
-    """Whether this machine runs ``kernels_native``'s 8-bit linears faster than ONNX Runtime's."""
-
 def shape(
     logits: NDArray[np.float32], sampling: SamplingParameters, history: History
 ) -> NDArray[np.float64]:

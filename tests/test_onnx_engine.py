@@ -105,13 +105,13 @@ def test_long_passes_are_cut_without_a_trace(case: Case) -> None:
 def test_linears_of_any_kind_give_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours, packed for machines that multiply 8-bit integers fast, and ONNX Runtime's."""
+    """Ours, and ONNX Runtime's, which bundles for any program have."""
     config = LLAMA | {"intermediate_size": 160, "vocab_size": 320}
     source = write_safetensors(tmp_path / "source", config, random_weights(config))
     logits, nodes = [], []
     for fast in (True, False):
         with monkeypatch.context() as patch:
-            patch.setattr(linears._native, "has_fast_integers", lambda fast=fast: fast)
+            patch.setattr(linears.LinearWriter, "packed", fast)
             convert(source, tmp_path / "model", "8bit")
         nodes.append(
             {

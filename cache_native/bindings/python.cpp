@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 
-#include "linear.h"
 #include "omnidraft/chance.h"
 #include "omnidraft/draft.h"
 #include "omnidraft/lookup.h"
@@ -253,7 +252,6 @@ PYBIND11_MODULE(_native, m) {
         }
       });
 
-  m.def("has_fast_integers", has_fast_integers);
   m.def(
       "shape",
       [](const Logits& logits, const SamplingParameters& sampling, const History& history) {

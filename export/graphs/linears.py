@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, ValueInfoProto, helper
 
-from omnidraft import _native
 from omnidraft.export.checkpoint.blocks import Blocks, Form
 from omnidraft.export.graphs.blocks import GROUP, PANEL, pack, packed_shape
 from omnidraft.export.graphs.quantize import (
@@ -54,9 +53,15 @@ class Packed:
 class LinearWriter(GraphWriter):
     """A graph with linear layers.
 
+    Attributes:
+        packed: whether 8-bit linears are ours where their sizes allow it; ONNX Runtime's give the
+            same bits.
+
     Args:
         factors, observe: see ``target.write_graph``.
     """
+
+    packed = True
 
     def __init__(
         self,
@@ -70,8 +75,6 @@ class LinearWriter(GraphWriter):
         self.factors = factors
         self.observe = observe
         self.observed: list[ValueInfoProto] = []
-        # Whether 8-bit linears are ours, which give the same bits as ONNX Runtime's.
-        self.packed = _native.has_fast_integers()
         # Inputs of 8-bit linears, quantized once.
         self.quantized: dict[str, tuple[str, str]] = {}
 

@@ -4,25 +4,11 @@
 
 #include <cstring>
 
+#include "arm_features.h"
 #include "block_linear_kernels.h"
-
-#if defined(__linux__)
-#include <asm/hwcap.h>
-#include <sys/auxv.h>
-#endif
 
 namespace omnidraft {
 namespace {
-
-bool has_dot_products() {
-#if defined(__ARM_FEATURE_DOTPROD)
-  return true;
-#elif defined(__linux__)
-  return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
-#else
-  return false;
-#endif
-}
 
 void prefetch(const std::uint8_t* at) {
   // As a number: the place may lie behind the weights.

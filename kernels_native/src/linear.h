@@ -1,8 +1,11 @@
-// A linear layer with 8-bit weights and inputs, as fast as memory gives the weights.
+// A linear layer with 8-bit weights and inputs, as fast as memory gives the weights. Sums of
+// integers are exact in any order, so every kernel gives the same bits, whatever rows are beside a
+// row.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace omnidraft {
 
@@ -18,17 +21,22 @@ struct IntegerLinear {
   std::size_t outputs = 0;               // a multiple of kPanel
   const std::uint8_t* levels = nullptr;  // [rows, width], 128 stands for 0
   const float* steps = nullptr;          // [rows]
-  const std::int8_t* weights = nullptr;  // [outputs / kPanel, width / 4, kPanel, 4]
+  const std::int8_t* weights = nullptr;  // [outputs / kPanel, width / 4, kPanel, 4], -127...127
   const float* scales = nullptr;         // [outputs]
   const std::int32_t* sums = nullptr;    // [outputs]: of each output's weights
   float* result = nullptr;               // [rows, outputs]
 };
 
-// Whether this machine multiplies 8-bit integers fast enough for `multiply` to be worth its while.
-bool has_fast_integers();
-
 // result = scale * step * sum over i of (level_i - 128) * weight_i, an exact integer rounded to
 // float32 and then multiplied by scale and by step, for the outputs of panels begin...end-1.
 void multiply(const IntegerLinear& linear, std::size_t begin, std::size_t end);
+
+struct IntegerKernel {
+  const char* name;
+  void (*multiply)(const IntegerLinear& linear, std::size_t begin, std::size_t end);
+};
+
+// Those that this machine can run, the fastest first, the portable one last.
+const std::vector<IntegerKernel>& integer_kernels();
 
 }  // namespace omnidraft

@@ -49,7 +49,8 @@ struct Case {
     }
   }
 
-  std::vector<float> multiplied(std::size_t begin, std::size_t end) const {
+  std::vector<float> multiplied(const IntegerKernel& kernel, std::size_t begin,
+                                std::size_t end) const {
     std::vector<float> result(rows * outputs, -7.0F);
     IntegerLinear linear;
     linear.rows = rows;
@@ -61,7 +62,7 @@ struct Case {
     linear.scales = scales.data();
     linear.sums = sums.data();
     linear.result = result.data();
-    multiply(linear, begin, end);
+    kernel.multiply(linear, begin, end);
     return result;
   }
 
@@ -74,14 +75,18 @@ struct Case {
   }
 };
 
-TEST(IntegerLinear, IsExact) {
-  for (const std::size_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 17}) {
+TEST(IntegerLinear, EveryKernelIsExact) {
+  for (const std::size_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 17, 25}) {
     for (const auto& [width, outputs] :
          {std::pair<std::size_t, std::size_t>{4, 16}, {20, 48}, {576, 64}, {1536, 80}}) {
       const Case random(rows, width, outputs);
-      const std::vector<float> found = random.multiplied(0, outputs / kPanel);
-      for (std::size_t i = 0; i < found.size(); ++i) {
-        ASSERT_EQ(found[i], random.expected(i / outputs, i % outputs)) << rows << " " << width;
+      std::vector<float> expected;
+      for (std::size_t i = 0; i < rows * outputs; ++i) {
+        expected.push_back(random.expected(i / outputs, i % outputs));
+      }
+      for (const IntegerKernel& kernel : integer_kernels()) {
+        const std::vector<float> found = random.multiplied(kernel, 0, outputs / kPanel);
+        ASSERT_EQ(found, expected) << kernel.name << " rows " << rows << " width " << width;
       }
     }
   }
@@ -89,11 +94,14 @@ TEST(IntegerLinear, IsExact) {
 
 TEST(IntegerLinear, WritesTheOutputsOfItsPanelsOnly) {
   const Case random(3, 32, 5 * kPanel);
-  const std::vector<float> found = random.multiplied(1, 4);
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    const std::size_t output = i % random.outputs;
-    const bool asked = output >= kPanel && output < 4 * kPanel;
-    EXPECT_EQ(found[i], asked ? random.expected(i / random.outputs, output) : -7.0F);
+  for (const IntegerKernel& kernel : integer_kernels()) {
+    const std::vector<float> found = random.multiplied(kernel, 1, 4);
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      const std::size_t output = i % random.outputs;
+      const bool asked = output >= kPanel && output < 4 * kPanel;
+      EXPECT_EQ(found[i], asked ? random.expected(i / random.outputs, output) : -7.0F)
+          << kernel.name;
+    }
   }
 }
 
