@@ -63,7 +63,7 @@ def log_probabilities(
 
 
 def llamacpp(gguf: Path, vocabulary: int) -> Reads:
-    """llama.cpp, asked token by token for its likeliest tokens; the rest share what is left."""
+    """llama.cpp, asked token by token for its likeliest tokens; minus infinity for the others."""
     import xllamacpp
 
     parameters = xllamacpp.CommonParams()
@@ -75,7 +75,7 @@ def llamacpp(gguf: Path, vocabulary: int) -> Reads:
     server = xllamacpp.Server(parameters)
 
     def reads(prompt: list[int], answer: list[int]) -> NDArray[np.float64]:
-        rows = np.zeros((len(answer), vocabulary))
+        rows = np.full((len(answer), vocabulary), -np.inf)
         for i, row in enumerate(rows):
             question = {
                 "prompt": [*prompt, *answer[:i]],
@@ -92,12 +92,26 @@ def llamacpp(gguf: Path, vocabulary: int) -> Reads:
             with urllib.request.urlopen(request) as said:
                 (first,) = json.load(said)["completion_probabilities"]
             for each in first["top_logprobs"]:
-                row[each["id"]] = np.exp(each["logprob"])
-            unknown = row == 0
-            row[unknown] = max(1 - row.sum(), 1e-9) / max(unknown.sum(), 1)
-        return np.log(rows)
+                row[each["id"]] = each["logprob"]
+        return rows
 
     return reads
+
+
+def divergence(
+    expected: NDArray[np.float64], found: NDArray[np.float64], known: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """KL(expected || found) of each row of log-probabilities; tokens not ``known`` are one."""
+
+    def joined(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        inside = np.where(known, np.exp(rows), 0)
+        rest = np.maximum(1 - inside.sum(axis=-1, keepdims=True), 1e-9)
+        return np.concatenate([inside, rest], axis=-1)
+
+    p, q = joined(expected), joined(found)
+    ratio = np.divide(p, q, out=np.ones_like(p), where=p > 0)
+    rows: NDArray[np.float64] = (p * np.log(ratio)).sum(axis=-1)
+    return rows
 
 
 def main() -> None:
@@ -129,9 +143,11 @@ def main() -> None:
             ids = tokenizer.encode(prompt.prompt)
         answer = greedy_answer(reference, ids, arguments.max_new_tokens)
         expected = log_probabilities(reference.model, ids, answer)
-        for q, reads in models.items():
-            found = reads(ids, answer)
-            divergences[q].append((np.exp(expected) * (expected - found)).sum(axis=-1))
+        read = {q: reads(ids, answer) for q, reads in models.items()}
+        # What all of them say, so that all are judged by the same.
+        known = np.all([np.isfinite(rows) for rows in read.values()], axis=0)
+        for q, found in read.items():
+            divergences[q].append(divergence(expected, found, known))
             agreements[q].append(expected.argmax(axis=-1) == found.argmax(axis=-1))
     figures = {
         q: {
