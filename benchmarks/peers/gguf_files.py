@@ -1,4 +1,4 @@
-"""GGUF files for llama.cpp: a target's weights in another type, and the default drafter."""
+"""The default drafter as a GGUF file, for llama.cpp."""
 
 from __future__ import annotations
 
@@ -24,35 +24,6 @@ NAMES = {
     "input_norm": "attn_norm",
     "mlp_norm": "ffn_norm",
 }
-
-
-def requantize(source: Path, path: Path, kind: str) -> Path:
-    """The weights of a GGUF file in another type, such as Q8_0; its metadata as it is.
-
-    What the source has lost to its own type stays lost: the file says how fast the type is, not how
-    good. One-dimensional tensors stay float32.
-    """
-    reader = gguf.GGUFReader(source)
-    wanted = gguf.GGMLQuantizationType[kind]
-    architecture = reader.fields["general.architecture"].contents()
-    with whole_file(path) as scratch:
-        writer = gguf.GGUFWriter(scratch, architecture)
-        for name, field in reader.fields.items():
-            if name.startswith("GGUF.") or name in ("general.architecture", "general.file_type"):
-                continue
-            element = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
-            writer.add_key_value(name, field.contents(), field.types[0], sub_type=element)
-        writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{kind}"])
-        for tensor in reader.tensors:
-            values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-            if values.ndim == 1 or values.shape[-1] % 32:
-                writer.add_tensor(tensor.name, values.astype(np.float32))
-            else:
-                writer.add_tensor(
-                    tensor.name, gguf.quants.quantize(values, wanted), raw_dtype=wanted
-                )
-        _finish(writer)
-    return path
 
 
 def write_drafter(folder: Path, path: Path) -> Path:

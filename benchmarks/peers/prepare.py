@@ -15,6 +15,7 @@ from omnidraft.export.checkpoint.safetensors import INT8_FORMAT
 from omnidraft.runtime.bench import Prompt
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models.cache import cache_folder
+from omnidraft.runtime.storage.files import whole_file
 from omnidraft.runtime.storage.gguf import read_gguf_metadata
 from omnidraft.runtime.text.tokenizer import Tokenizer
 
@@ -93,14 +94,18 @@ def gguf_files(checkpoint: Path, drafter: Path, kinds: Sequence[str]) -> dict[st
     own = gguf_type(checkpoint)
     if own is None:
         return {}
-    from benchmarks.peers.gguf_files import requantize, write_drafter
+    from benchmarks.peers.gguf_files import write_drafter
+    from benchmarks.requantize import requantize
 
     files = {own: checkpoint}
     for kind in kinds:
         path = peers_folder(checkpoint) / f"{kind}.gguf"
         if kind not in files:
             path.parent.mkdir(parents=True, exist_ok=True)
-            files[kind] = path if path.is_file() else requantize(checkpoint, path, kind)
+            if not path.is_file():
+                with whole_file(path) as scratch:
+                    requantize(checkpoint, kind, scratch)
+            files[kind] = path
     path = drafter.with_name(f"{drafter.name}.gguf")
     files["drafter"] = path if path.is_file() else write_drafter(drafter, path)
     return {kind: str(file) for kind, file in files.items()}
