@@ -110,7 +110,7 @@ def generate(
     looked up in the text, yellow corrected by the target, uncoloured the target's own.
 
     What one answer teaches the n-gram cache is kept for the next. A sampled answer with --seed
-    starts from an empty one, so that it can be repeated.
+    can be repeated: its tokens are those of --no-draft with the same seed.
 
     \b
     Examples:
