@@ -350,7 +350,7 @@ def _checked(options: Options) -> GenerationOptions:
     try:
         sampling = sampling_parameters(**shaping)  # type: ignore[arg-type]
     except OptionError as error:
-        # The core says them as the command does.
+        # The core names options as the command does.
         said = re.sub(r"top-k|top-p|min-p|repetition-penalty", _as_keyword, str(error))
         raise OptionError(said) from error
     return GenerationOptions(

@@ -104,7 +104,7 @@ class AsyncStream(_Told, AsyncIterator[Piece]):
             self._end()
             raise
         except BaseException as error:
-            if getattr(self._pieces, "ag_frame", None) is None:  # likewise
+            if getattr(self._pieces, "ag_frame", None) is None:  # not where somebody else reads
                 self._fail(error)
             raise
         return self._take(piece)

@@ -42,7 +42,7 @@ class LearningRun:
         self.total = total
         self.curve: list[dict[str, float]] = []
         self._recent: deque[Statistics] = deque(maxlen=_SMOOTH)
-        # Whoever learns on purpose does not want to hear that it once was of no use.
+        # Who asks to learn means it, also where learning had stopped because it did not help.
         self.trainer.resume_learning()
         self._begin = self._progress()
 
@@ -126,7 +126,7 @@ class LearningRun:
             ("tokens a second", "tokens_per_second", "{:.1f}"),
         ):
             values = [point[key] for point in self.curve]
-            # The bars show differences only: how small these are, the range says.
+            # Bars show differences only. The range beside them says how small these are.
             span = f"{form.format(min(values))} … {form.format(max(values))}"
             table.add_row(
                 name, form.format(last[key]), Text(_sparkline(values), "cyan"), Text(span, "dim")

@@ -9,18 +9,18 @@ from __future__ import annotations
 ALLOWANCE = 0.015
 """Share of the time that may be lost on finding out whether drafting pays."""
 CREDIT = 10.0
-"""Plain steps that may be lost besides, until rounds have gained something."""
+"""Further plain steps that may be lost before rounds have gained any."""
 START, CAP = 2.0, 10.0
 """The balance at first and at most, in plain steps."""
 LEAST_PROBE = 1.0
-"""Plain steps that must be there beside the price of a try."""
+"""A try needs a balance of so many plain steps beyond its price."""
 RESERVE = 1.0
 """Plain steps of the balance that reading a prompt into the drafter may not use up."""
 FREE_TRIALS = 8
-"""Drafted rounds after which something is known. From then on the balance pays for reading."""
+"""Of the first drafted rounds, so many read for free: before them nothing is known."""
 DEAREST_TRIAL = 5.0
-"""What one of these rounds may cost at most, in plain steps: reading half of the default drafter's
-context takes two to three."""
+"""A free round may cost at most so many plain steps. Reading half of the default drafter's context
+takes two to three."""
 
 
 class Account:
@@ -31,7 +31,7 @@ class Account:
     could lose more than the credit are not made.
 
     The *balance* decides whether to draft at all. The same gains and losses go in, but it never
-    grows beyond ``CAP``, so that it falls to 0 soon after drafting stops to pay. Rounds draft while
+    grows beyond ``CAP``, so that it falls to 0 soon after drafting stops paying. Rounds draft while
     there is a balance. Then they are plain until the allowance has saved up enough for another try.
     Each try in vain makes the allowance smaller.
 

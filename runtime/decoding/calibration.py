@@ -54,11 +54,11 @@ class Calibration:
         self._slope += error * (a * x - b) / determinant
 
     def forget(self, share: float, *, return_to_prior: bool = False) -> None:
-        """Hold what was learned for less certain, by ``share``.
+        """Make what was learned less certain, by ``share``.
 
         Args:
-            return_to_prior: also move back to the prior by as much. This is for a probability that
-                is observed only when it is believed to be high: a low one would otherwise stay.
+            return_to_prior: also move back to the prior by as much. A probability that is observed
+                only while it is believed to be high needs this: a low estimate would stay low.
         """
         a, b, c = self._precision
         a += share * (self._base[0] - a)
@@ -75,11 +75,11 @@ class Calibration:
 
 
 class Acceptance:
-    """What past rounds say about the acceptance of tokens drafted or looked up.
+    """How likely a drafted or looked up token is to be accepted, by past rounds.
 
     Attributes:
-        drawn: of a draft token, by its own score's logit.
-        following: of the draft token to come, by the logit of the score before it.
+        drawn: the probability for a draft token, by the logit of its own score.
+        following: the probability for the next draft token, by the logit of the score before it.
         chained: mean acceptance of a draft token after an accepted one.
         merging: mean number of target tokens that one draft token makes.
     """
@@ -92,7 +92,7 @@ class Acceptance:
         self._found = Calibration(-1.5, 0.8)
 
     def found(self, match: int) -> float:
-        """Of a looked up token that follows a match of so many tokens."""
+        """The probability for a looked up token that follows a match of so many tokens."""
         return self._found(math.log(match))
 
     def observe_found(self, outcome: Outcome) -> None:
@@ -120,7 +120,7 @@ class Acceptance:
 
 
 def logit(p: float) -> float:
-    """Of a probability, kept within 0.001 … 0.999."""
+    """The logit of a probability, which is first kept within 0.001 … 0.999."""
     if p > 0.999:
         p = 0.999
     elif p < 0.001:

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from omnidraft.runtime.decoding.costs import Costs
 
 LEAST_GAIN = 0.05
-"""Tokens that lookup must promise: less is within the error of what is known about it."""
+"""Lookup must promise to gain so many tokens. Less is within the error of the estimate."""
 HOPE = 1 / 3
-"""Share of plain decoding's time that drafting may turn out to gain."""
+"""Drafting may turn out to save this share of plain decoding's time."""
 
 
 class CostAware:
@@ -37,8 +37,8 @@ class CostAware:
     and lookup in place of its rounds made answers slower.
 
     **Reading a prompt** into the drafter is an investment, and not part of the rate. Where drafting
-    has paid, it is charged to the balance no further than a reserve, if the answer may be long
-    enough to earn it.
+    has paid, and the answer may be long enough to earn it back, the balance pays for it down to a
+    reserve.
 
     Args:
         costs: of the target and the drafter.
@@ -90,8 +90,8 @@ class CostAware:
         # What the rest of the answer would gain at the present rate, if half of the room is used.
         gained = (room / 2) * (plain - 1 / self._rule.rate)
         if not account.drafting or self._invested > gained:
-            # Either drafting is not known to pay, or it is by the rate of a few rounds alone, which
-            # plain rounds would never correct.
+            # Drafting is not known to pay. Or it does not pay here by a rate that a few rounds have
+            # set, and that plain rounds would never correct.
             if account.drafting and self._invested > (room / 2) * plain * HOPE:
                 return 0
             price = (step + reading + target.seconds(2) - target.seconds(1)) / plain
@@ -142,7 +142,7 @@ class CostAware:
         self._rule.open_round(self._target, self._costs.drafter.seconds(1), self._plain_seconds())
 
     def _affordable(self, most: int, step: float, reading: float) -> int:
-        """How many tokens may be proposed, of ``most``, so that the credit pays for all in vain.
+        """The most tokens, up to ``most``, that the credit can pay for if all are refused.
 
         Args:
             step: seconds to draft each.

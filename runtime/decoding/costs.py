@@ -41,8 +41,8 @@ MEASURED_CONTEXT = 128
 BUDGET_SECONDS = 1.2
 TURNS = 7
 QUANTILE = 0.3
-# An observed pass over n tokens is compared with the curve by the log of their ratio, within ±CLIP.
-# The whole curve moves by the first share of it, and the curve's value at n by the second besides.
+# An observed pass over n tokens is compared with the curve by the logarithm of their ratio, within
+# ±CLIP. The whole curve moves by LEVEL_STEP of it, and the value at n by a further POINT_STEP.
 LEVEL_STEP = 0.05
 POINT_STEP = 0.02
 CLIP = 0.4
@@ -66,7 +66,7 @@ class Curve:
         sizes = sorted(seconds)
         times = np.maximum.accumulate([seconds[size] for size in sizes])
         self._largest = sizes[-1]
-        # By tokens; there is nothing to pay for a pass over none.
+        # By tokens. A pass over none costs nothing.
         self._table: list[float] = [
             0.0,
             *np.interp(np.arange(1, self._largest + 1), sizes, times).tolist(),
@@ -136,7 +136,7 @@ class Costs:
         self._path = path
 
     def target(self, context: int) -> Curve:
-        """The target's curve at a context length; a new band begins like the nearest known."""
+        """The target's curve at a context length. That of a new band begins as the nearest one."""
         band = next((end for end in BANDS if context <= end), BANDS[-1])
         curve = self._target.get(band)
         if curve is None:

@@ -13,11 +13,13 @@ if TYPE_CHECKING:
 MAX_DRAFT = 16
 LOOKAHEAD = 4
 REFRESH = 16
-"""Rounds after which it is worked out anew what a draft token must promise."""
+"""After so many rounds it is worked out anew what a draft token must promise."""
 
 
 class StoppingRule:
-    """Draws on while one more token brings more than the time that it takes would bring otherwise.
+    """Draws on while one more token is worth more than the time that it takes.
+
+    The worth of time is what it brings at the present rate.
 
     With A the probability that everything drawn so far is accepted, one more draft token is worth
     drawing when A a > ρ (d + t(n + 1) − t(n)). Here a is the acceptance of the token to come, ρ the
@@ -38,10 +40,10 @@ class StoppingRule:
         self.limit = 0
         self._acceptance = acceptance
         self._all = 1.0
-        # Of drafted rounds, with forgetting: tokens, and the plain steps that would have taken as
-        # long. Some rounds that gain nothing stand for what is not known yet.
+        # Tokens of drafted rounds, and the time that they took, in plain steps. Older rounds count
+        # less. Both begin with rounds that gained nothing: so much is not known yet.
         self._tokens = self._steps = 5.0
-        # Seconds for each token that one more draft token may add, by draft tokens drawn before.
+        # What one more draft token costs: see ``_needed``.
         self._needed: list[float] = []
         self._needed_for: Curve | None = None
         self._needed_age = 0
@@ -79,10 +81,11 @@ class StoppingRule:
 
 
 def _needed(target: Curve, draft_step: float, acceptance: Acceptance) -> list[float]:
-    """Seconds that one more draft token costs for each token that it may be expected to add.
+    """The price of one more draft token: seconds for each target token that it is expected to add.
 
     A step of the target's curve may make one token dear and those after it cheap. So the next token
-    is judged together with up to ``LOOKAHEAD`` − 1 after it, as many as make the mean price lowest.
+    is judged together with up to ``LOOKAHEAD`` − 1 after it. The number that makes the mean price
+    lowest is taken.
 
     Returns:
         By tokens drawn before, 0 … MAX_DRAFT − 1.

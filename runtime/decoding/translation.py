@@ -80,7 +80,7 @@ class DraftContext:
 
         Args:
             targets: target tokens, in order.
-            said: whether the target said them; a prompt's it did not.
+            said: whether the target said them. Tokens of a prompt it did not say.
             spellings: draft tokens of the first ``len(spellings)`` of them, as they were drafted;
                 none for one that was proposed without drafting.
 

@@ -32,8 +32,8 @@ class AcceptanceHead:
     """f(x, c) = σ(logit c + w₂ · SiLU(W₁ x̂ + b₁) + a · logit c + b₂).
 
     x̂ is the hidden state divided by its root mean square, c the drafter's confidence. At first w₂,
-    a and b₂ are 0: an untrained head says what the drafter says, learns what that lacks, and weight
-    decay draws it back there.
+    a and b₂ are 0, so that an untrained head says what the drafter says. It learns what that lacks,
+    and weight decay draws it back there.
 
     Args:
         hidden_size: of the drafter.

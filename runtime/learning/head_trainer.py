@@ -22,9 +22,9 @@ from omnidraft.runtime.storage.validation import Count
 HeadTraining = Literal["joint", "interleaved"]
 _LEAST: Final = 1e-3
 TRUST: Final = 2.0
-"""A head is better when it was by so many standard errors."""
+"""A head is better when its lead is so many standard errors."""
 TESTS: Final = 64
-"""Answers that this is judged by, the newest."""
+"""A head is judged by so many of the newest answers."""
 
 
 @dataclass
@@ -59,11 +59,11 @@ class HeadTrainer:
 
     ``joint``: the rows of ``interval`` answers are one update, as they are of the drafter.
     ``interleaved``: they go into a replay buffer, and updates drawn from it follow, as many as make
-    ``passes`` over it, so that the head learns more from an answer than the drafter does, and
-    forgets less. With more passes it learns the buffer by heart.
+    ``passes`` over it. So the head learns more from an answer than the drafter does, and forgets
+    less. With more passes it learns the buffer by heart.
 
-    Each answer is a test before it is a lesson. Only a head whose cross-entropy was below that of
-    the drafter's confidence, beyond chance, is ``proven``; until then the confidence is as good.
+    Each answer is a test before it is a lesson. A head is ``proven`` once its cross-entropy is
+    below that of the drafter's confidence, beyond chance. Until then the confidence is as good.
 
     Args:
         head: is trained.

@@ -4,11 +4,11 @@
     store.save("math", Adapter(Metadata(drafter=drafter, target=target), lora, ngrams))
     adapter = store.load("math", drafter, target)
 
-What is promised: a save is written beside the old file, flushed (fsync), renamed over it, and the
-folder flushed. Whenever the process is killed, the store opens with the old adapter or the new one,
-whole. Once ``save`` has returned, the new one outlives a loss of power as far as the disk honours
-fsync. Processes take turns at changing a store by a lock; readers need none. Of two processes that
-save under one name, the later wins.
+A save is written beside the old file and flushed (fsync); then it is renamed over the old file, and
+the folder is flushed. Whenever the process is killed, the store opens with the old adapter or the
+new one, whole. Once ``save`` has returned, the new one outlives a loss of power, as far as the disk
+honours fsync. Processes take turns at changing a store by a lock; readers need none. Of two
+processes that save under one name, the later wins.
 """
 
 from __future__ import annotations

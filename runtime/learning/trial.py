@@ -25,15 +25,16 @@ import numpy as np
 
 from omnidraft.runtime.learning.objective import LossName
 
-# A difference counts when it is so many times its standard error, over so many prompts at least:
-# the first steps of an optimizer may go astray, and two bad prompts in a row are nothing unusual.
+# A difference counts when it is TRUST or DISTRUST times its standard error, over at least FEWEST
+# prompts. The first steps of an optimizer may go astray, and two bad prompts in a row are common.
 TRUST: Final = 2.0
 DISTRUST: Final = 2.0
 FEWEST: Final = 8
-# Part of the draft tokens that a LoRA must gain over none: it makes a draft step a fifth slower, a
-# round by up to a twentieth, and a hundredth of the tokens brings about three times as much.
+# A LoRA must gain this part of the draft tokens over none. It makes a draft step a fifth slower,
+# and a round up to a twentieth. A hundredth of the tokens brings about three times as much.
 WORTH: Final = 0.01
-# What a prompt's gain still counts after another: a candidate is not what it was 20 prompts ago.
+# A prompt's gain counts by this factor less after each further prompt: a candidate is not what it
+# was 20 prompts ago.
 FORGETTING: Final = 0.95
 PATIENCE: Final = 64
 """Prompts after which a candidate that is still not better is given up."""
@@ -63,11 +64,11 @@ class Trial:
 
     Attributes:
         prompts: how many answers.
-        gain: draft tokens that only the first set predicts minus those that only the second does,
-            the recent ones counting more (``FORGETTING``).
-        squares: the variance of ``gain`` if there were no difference: likewise the sum of the
-            squares of each prompt's gain.
-        tokens: draft tokens of the answers, likewise.
+        gain: draft tokens that only the first set predicts minus those that only the second does.
+            Recent ones count more (``FORGETTING``), here and below.
+        squares: the sum of the squares of each prompt's gain. It is the variance of ``gain`` if
+            there is no difference.
+        tokens: draft tokens of the answers.
     """
 
     prompts: int = 0
@@ -86,18 +87,18 @@ class Trial:
         self.tokens = FORGETTING * self.tokens + tokens
 
     def better(self, worth: float) -> bool:
-        """Beyond chance, and by ``worth`` of the tokens at least."""
+        """Whether the first set leads beyond chance, and by ``worth`` of the tokens at least."""
         least = max(TRUST * math.sqrt(self.squares), worth * self.tokens)
         return self.prompts >= FEWEST and self.gain > least
 
     def short_of(self, worth: float) -> bool:
-        """By less than ``worth`` of the tokens, beyond chance."""
+        """Whether its lead is less than ``worth`` of the tokens, beyond chance."""
         most = worth * self.tokens - TRUST * math.sqrt(self.squares)
         return self.prompts >= FEWEST and self.gain < most
 
     @property
     def worse(self) -> bool:
-        """Beyond chance, or long no better."""
+        """Whether it is worse beyond chance, or has long been no better."""
         if self.prompts >= PATIENCE:
             return True
         return self.prompts >= FEWEST and self.gain < -DISTRUST * math.sqrt(self.squares)

@@ -18,7 +18,7 @@ _Result = TypeVar("_Result")
 
 # Items that may wait for the thread.
 _QUEUE: Final = 64
-# Of the thread: beside the answering ones it then has about a tenth of a core.
+# The thread's niceness. It then has about a tenth of a core beside the threads that answer.
 _NICE: Final = 10
 
 
@@ -84,7 +84,7 @@ class Worker(ABC, Generic[_Item]):
         return full
 
     def pause(self) -> None:
-        """Compute nothing until ``resume``: a prompt is being read. What is under way is redone."""
+        """Compute nothing until ``resume``: a prompt is being read. What runs begins anew."""
         self._allowed.clear()
         with self._lock:
             if self._running is not None:
