@@ -1,6 +1,7 @@
-"""Recipes: each turns a checkpoint into one backend's graphs. A new backend is one new file here.
+"""Recipes: each turns a checkpoint into one backend's graphs.
 
-A recipe is found by its module's name; see ``onnx.py`` for the shortest example.
+A new backend is one new file here, and one new name in ``storage.manifest.Backend``. A recipe is
+found by its module's name; see ``onnx.py`` for an example.
 """
 
 from __future__ import annotations
