@@ -397,6 +397,24 @@ class Verifier:
         Raises:
             ValueError: logits of another shape, NaN, or a cache that changed since drafting.
         """
+    def follow(
+        self,
+        proposal: Proposal,
+        logits: NDArray[np.float32],
+        sampling: SamplingParameters,
+        history: History,
+        seed: int,
+        position: int,
+    ) -> Verdict:
+        """Let what a greedy proposal holds stand while plain decoding takes the same tokens.
+
+        Greedy sampling takes the argmax. Any other takes the inverse of the cumulative distribution
+        at ``uniform_at(seed, place)``, where the first token's place in the answer is ``position``.
+
+        Raises:
+            ValueError: as ``verify``, or the proposal is not a greedy one.
+        """
+
 
 class Judgement(enum.IntEnum):
     """What a walk said of a proposed node; only children of accepted nodes are judged."""
@@ -415,8 +433,6 @@ class TreeProposal:
     def __init__(self) -> None:
         """Without nodes."""
     def __len__(self) -> int: ...
-    def first_path(self) -> TreeProposal:
-        """The path of first children alone, for a target that scores chains only."""
     @property
     def tokens(self) -> list[int]: ...
     @property

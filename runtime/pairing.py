@@ -24,7 +24,7 @@ from omnidraft.runtime.decoding.cost_aware import CostAware
 from omnidraft.runtime.decoding.draft_side import Drafting
 from omnidraft.runtime.decoding.policy import DraftLengthPolicy, Fixed
 from omnidraft.runtime.decoding.translation import Speller
-from omnidraft.runtime.decoding.tree_cost import WIDTH, CostAwareTree
+from omnidraft.runtime.decoding.tree_cost import CostAwareTree
 from omnidraft.runtime.decoding.tree_policy import FixedTree, TreePolicy
 from omnidraft.runtime.engines.model import tree_scorer, use_adapter
 from omnidraft.runtime.errors import OmniDraftError
@@ -58,8 +58,8 @@ class Pairing:
         self.costs: Costs | None = None
         self.learner: Learner | None = None
         self._target = target
-        self._policies: dict[tuple[float, bool], CostAware] = {}
-        self._trees: dict[tuple[float, bool], CostAwareTree] = {}
+        self._policies: dict[tuple[float, bool, bool], CostAware] = {}
+        self._trees: dict[float, CostAwareTree] = {}
         self._ngram_file: Path | None = None
         self._pair = pair = VocabularyPair(
             native_vocabulary(drafter.tokenizer, drafter.model.vocab_size),
@@ -126,27 +126,22 @@ class Pairing:
             ) from error
 
     def _tree(self, options: GenerationOptions) -> TreePolicy | None:
-        """What grows a round's tree; None: chains are drafted and verified.
+        """What grows a round's tree; None: chains are drafted.
 
-        What learns is shown chains. Elsewhere a chain is a tree of width 1 where a seed is to give
-        the tokens of plain decoding.
+        What learns is shown chains.
         """
-        seeded = options.seed is not None and not options.sampling.greedy
         learns = self.learner is not None and self.learner.trainer is not None
-        if options.verification is Verification.PAPER or (learns and not seeded):
+        paper = options.verification is Verification.PAPER
+        if learns or paper or tree_scorer(self._target.model) is None:
             return None
-        trees = tree_scorer(self._target.model) is not None
         if options.tree:
-            return FixedTree(options.tree, width=WIDTH if trees else 1)
+            return FixedTree(options.tree)
         if options.draft_length != "auto":
-            length, confidence = options.draft_length, options.draft_confidence
-            return FixedTree(length, 1, confidence) if seeded else None
-        if not trees and not seeded:
             return None
-        kind = (self._temperature(options), trees)
-        if kind not in self._trees:
-            self._trees[kind] = CostAwareTree(self._measured(), WIDTH if trees else 1)
-        return self._trees[kind]
+        temperature = self._temperature(options)
+        if temperature not in self._trees:
+            self._trees[temperature] = CostAwareTree(self._measured())
+        return self._trees[temperature]
 
     def _measured(self) -> Costs:
         if self.costs is None:
@@ -160,12 +155,15 @@ class Pairing:
         return round(min(2.0, options.sampling.temperature), 1)
 
     def _policy(self, options: GenerationOptions) -> DraftLengthPolicy:
+        if options.tree:
+            return Fixed(options.tree)
         if options.draft_length != "auto":
             return Fixed(options.draft_length, options.draft_confidence)
         if options.repeatable:
             return Fixed(FIXED_DRAFT_LENGTH, options.draft_confidence)
-        # What a score says of acceptance depends on whose it is.
-        kind = (self._temperature(options), bool(self.learner and self.learner.scorer))
+        # What a score says of acceptance depends on whose it is, and on how tokens are accepted.
+        scored = bool(self.learner and self.learner.scorer)
+        kind = (self._temperature(options), scored, options.seed is None)
         if kind not in self._policies:
             self._policies[kind] = CostAware(self._measured())
         return self._policies[kind]

@@ -347,12 +347,22 @@ PYBIND11_MODULE(_native, m) {
             return self.verify(proposal, rows, sampling, history, chance);
           },
           py::arg("proposal"), py::arg("logits").noconvert(), py::arg("sampling"),
-          py::arg("history"), py::arg("chance"));
+          py::arg("history"), py::arg("chance"))
+      .def(
+          "follow",
+          [](Verifier& self, const Proposal& proposal, const Logits& logits,
+             const SamplingParameters& sampling, History& history, std::uint64_t seed,
+             std::uint64_t position) {
+            const auto rows = view(logits);
+            const py::gil_scoped_release release;
+            return self.follow(proposal, rows, sampling, history, seed, position);
+          },
+          py::arg("proposal"), py::arg("logits").noconvert(), py::arg("sampling"),
+          py::arg("history"), py::arg("seed"), py::arg("position"));
 
   using TreeNode = TreeProposal::Node;
   py::class_<TreeProposal>(m, "TreeProposal")
       .def(py::init<>())
-      .def("first_path", &TreeProposal::first_path)
       .def("__len__", [](const TreeProposal& self) { return self.nodes.size(); })
       .def_property_readonly("tokens", &column<&TreeNode::token>)
       .def_property_readonly("parents", &column<&TreeNode::parent>)

@@ -47,17 +47,6 @@ void TreeOptions::validate() const {
   validate_calibration(calibration);
 }
 
-TreeProposal TreeProposal::first_path() const {
-  TreeProposal path;
-  for (const Node& node : nodes) {
-    if (node.parent + 1 != static_cast<std::int32_t>(path.nodes.size())) {
-      break;
-    }
-    path.nodes.push_back(node);
-  }
-  return path;
-}
-
 TreeDraft::TreeDraft(const NgramCache& cache, TreeOptions options)
     : trie_(cache, Trie::Spellings::kAll), options_(std::move(options)) {
   options_.validate();

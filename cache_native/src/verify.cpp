@@ -56,8 +56,7 @@ void Verifier::shape_row(std::size_t i, const SamplingParameters& sampling,
   p_.assign({logits_.data() + i * width_, width_}, sampling, history);
 }
 
-Verdict Verifier::verify(const Proposal& proposal, Span<const float> logits,
-                         const SamplingParameters& sampling, History& history, Chance& chance) {
+Verdict Verifier::begin(const Proposal& proposal, Span<const float> logits) {
   width_ = cache_->pair().target().size();
   logits_ = logits;
   Verdict verdict;
@@ -75,6 +74,29 @@ Verdict Verifier::verify(const Proposal& proposal, Span<const float> logits,
   if (proposal.version != cache_->version()) {
     throw std::invalid_argument("the n-gram cache changed between drafting and verification");
   }
+  return verdict;
+}
+
+Verdict Verifier::follow(const Proposal& proposal, Span<const float> logits,
+                         const SamplingParameters& sampling, History& history, std::uint64_t seed,
+                         std::uint64_t position) {
+  Verdict verdict = begin(proposal, logits);
+  if (proposal.verification != Verification::kGreedy) {
+    throw std::invalid_argument("only a greedy proposal can be followed");
+  }
+  const std::size_t seen = history.distinct().size();
+  try {
+    follow(proposal, sampling, history, seed, position, verdict);
+  } catch (...) {
+    history.truncate(seen);
+    throw;
+  }
+  return verdict;
+}
+
+Verdict Verifier::verify(const Proposal& proposal, Span<const float> logits,
+                         const SamplingParameters& sampling, History& history, Chance& chance) {
+  Verdict verdict = begin(proposal, logits);
   if (sampling.greedy() != (proposal.verification == Verification::kGreedy)) {
     throw std::invalid_argument("a greedy proposal needs greedy sampling, and the reverse");
   }
@@ -82,7 +104,7 @@ Verdict Verifier::verify(const Proposal& proposal, Span<const float> logits,
   try {
     switch (proposal.verification) {
       case Verification::kGreedy:
-        greedy(proposal, sampling, history, verdict);
+        follow(proposal, sampling, history, 0, 0, verdict);
         break;
       case Verification::kExact:
         exact(proposal, sampling, history, chance, verdict);
@@ -98,17 +120,18 @@ Verdict Verifier::verify(const Proposal& proposal, Span<const float> logits,
   return verdict;
 }
 
-void Verifier::greedy(const Proposal& proposal, const SamplingParameters& sampling,
-                      History& history, Verdict& verdict) {
+void Verifier::follow(const Proposal& proposal, const SamplingParameters& sampling,
+                      History& history, std::uint64_t seed, std::uint64_t position,
+                      Verdict& verdict) {
   for (std::size_t i = 0;; ++i) {
-    const Token best = greedy_token({logits_.data() + i * width_, width_},
-                                    sampling.repetition_penalty, history, scratch_);
+    const Token token =
+        choice_({logits_.data() + i * width_, width_}, sampling, history, seed, position + i);
     if (i == proposal.positions.size()) {
-      emit(verdict, history, best, Origin::kFree);
+      emit(verdict, history, token, Origin::kFree);
       return;
     }
-    if (best != proposal.positions[i].token) {
-      emit(verdict, history, best, Origin::kCorrected);
+    if (token != proposal.positions[i].token) {
+      emit(verdict, history, token, Origin::kCorrected);
       return;
     }
     accept(verdict, history, proposal.positions[i]);

@@ -45,15 +45,6 @@ void end_round(const TreeProposal& proposal, TreeVerdict& verdict, std::size_t e
   }
 }
 
-Token Walker::choose(Span<const float> row, const SamplingParameters& sampling,
-                     const History& history, std::uint64_t seed, std::uint64_t position) {
-  if (sampling.greedy()) {
-    return greedy_token(row, sampling.repetition_penalty, history, scratch_);
-  }
-  distribution_.assign(row, sampling, history);
-  return distribution_.quantile(uniform_at(seed, position));
-}
-
 TreeVerdict Walker::walk(const TreeProposal& proposal, Span<const float> logits,
                          const SamplingParameters& sampling, History& history, std::uint64_t seed,
                          std::uint64_t position) {
@@ -73,7 +64,7 @@ TreeVerdict Walker::walk(const TreeProposal& proposal, Span<const float> logits,
   try {
     std::int32_t at = TreeProposal::kText;
     while (true) {
-      const Token token = choose({logits.data() + static_cast<std::size_t>(at + 1) * width, width},
+      const Token token = choice_({logits.data() + static_cast<std::size_t>(at + 1) * width, width},
                                  sampling, history, seed, position + verdict.tokens.size());
       bool leaf = true;
       std::int32_t next = TreeProposal::kText;

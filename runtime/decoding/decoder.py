@@ -43,7 +43,8 @@ class SpeculativeDecoder:
         target: what its KV cache holds is dropped at the start of a generation, see ``keep``.
         drafting: the drafter's side; None: plain decoding.
         sampling: shapes the target's distribution; temperature 0 is greedy.
-        verification: EXACT or PAPER; greedy sampling always verifies greedily.
+        verification: EXACT or PAPER, of chains where neither greedy decoding nor a seed says which
+            token is the target's.
         seed: makes a run repeatable; None takes a random one.
         observer: shown every round of a drafter after its verification.
         steps: shown every step of the drafter before that.
@@ -72,7 +73,8 @@ class SpeculativeDecoder:
         self._target = target
         self._drafting = drafting
         self._sampling = sampling or SamplingParameters()
-        self._verification = Verification.GREEDY if self._sampling.greedy else verification
+        follows = self._sampling.greedy or (seed is not None and verification is Verification.EXACT)
+        self._verification = Verification.GREEDY if follows else verification
         self._seed = seed
         self._observer = observer
         self._steps = steps

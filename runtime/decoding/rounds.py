@@ -92,7 +92,9 @@ class ChainRounds:
     """One path is drafted, and verified token by token.
 
     Args:
-        verification: GREEDY for greedy decoding, else EXACT or PAPER.
+        verification: EXACT and PAPER sample what is drafted, and reject some of it. GREEDY drafts
+            what is most likely, and it stands while it is what plain decoding takes: the argmax,
+            or by the random numbers that belong to the seed and to each token's place.
         stats: counts.
         observer, steps: see ``SpeculativeDecoder``.
     """
@@ -112,6 +114,8 @@ class ChainRounds:
         self.failure = ""
         self._target = target
         self._sampling = sampling
+        self._verification = verification
+        self._seed = seed
         self._history = history
         self._stats = stats
         self._observer = observer
@@ -139,9 +143,12 @@ class ChainRounds:
 
     def verify(self) -> Verdict:
         """See ``Rounds``."""
-        self._verdict = self._verifier.verify(
-            self._proposal, self._logits, self._sampling, self._history, self._chance
-        )
+        given = (self._proposal, self._logits, self._sampling, self._history)
+        if self._verification is Verification.GREEDY:
+            place = self._stats.target_tokens
+            self._verdict = self._verifier.follow(*given, self._seed, place)
+        else:
+            self._verdict = self._verifier.verify(*given, self._chance)
         return self._verdict
 
     def end_at(self, end: int) -> None:
@@ -171,9 +178,10 @@ class TreeRounds:
     """A tree is drafted, and the target's own tokens walk it.
 
     The tokens are those of plain decoding, by the argmax or by the random numbers that belong to
-    the seed and to each token's place. Of a target that scores no trees one path is proposed.
+    the seed and to each token's place.
 
     Args:
+        target: scores trees, unless there is no drafter.
         seed: of the random numbers.
         stats: counts.
     """
@@ -212,8 +220,7 @@ class TreeRounds:
             length = self._target.length
             # A tree may be wider than what is left of the answer, but not than the KV cache.
             space = self._target.max_length - length - 1
-            proposal = self._side.propose(space if room else 0, length)
-            self._proposal = proposal if self._trees else proposal.first_path()
+            self._proposal = self._side.propose(space if room else 0, length)
         self._tokens = self._proposal.tokens
 
     def score(self, pending: int) -> None:

@@ -15,7 +15,6 @@ from omnidraft.runtime.decoding.tree_policy import MAX_LAYER, TreeOutcome
 if TYPE_CHECKING:
     from omnidraft.runtime.decoding.costs import Costs
 
-WIDTH = 8
 MAX_NODES = 32
 MAX_PASSES = 12
 """Passes of the drafter in a round, at most."""
@@ -48,13 +47,9 @@ class CostAwareTree:
 
     Args:
         costs: of the target and the drafter.
-        width: see ``TreePolicy``.
     """
 
-    shorter = 0.1
-
-    def __init__(self, costs: Costs, width: int = WIDTH) -> None:
-        self.width = width
+    def __init__(self, costs: Costs) -> None:
         self._costs = costs
         self._account = Account()
         self._ranks = [Calibration(0.0, 1.0) for _ in range(RANKS)]
@@ -93,7 +88,7 @@ class CostAwareTree:
         self._rate = max(1.0, self._tokens / self._steps) / plain
         self._passes, self._drafts, self._invested = 0, False, 0.0
         step = drafter.seconds(1)
-        layer = drafter.seconds(MAX_LAYER if self.width > 1 else 1)
+        layer = drafter.seconds(MAX_LAYER)
         reading = drafter.seconds(unread) - step + self._waking.value
         most = min(room, MAX_NODES)
         limit = self._affordable(most, layer, reading)

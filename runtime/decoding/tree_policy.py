@@ -43,13 +43,8 @@ class TreePolicy(Protocol):
     """Decides how a tree grows. One instance serves one session, generation by generation.
 
     Attributes:
-        width: continuations of a draft node, at most; 1: a chain.
-        shorter: see ``TreeDraft``.
         calibration: slope and offset, by rank: see ``TreeDraft.calibrate``.
     """
-
-    width: int
-    shorter: float
 
     @property
     def calibration(self) -> list[tuple[float, float]]: ...
@@ -86,17 +81,11 @@ class FixedTree:
 
     Args:
         nodes: at least 1.
-        width: see ``TreePolicy``.
-        confidence: the drafter runs on no draft node that is less probable.
     """
 
-    shorter = 0.1
-
-    def __init__(self, nodes: int, width: int = 8, confidence: float = 0.0) -> None:
-        self.width = width
+    def __init__(self, nodes: int) -> None:
         self.calibration: list[tuple[float, float]] = []
         self._nodes = nodes
-        self._confidence = confidence
 
     def begin(self, room: int, context: int, unread: int) -> int:
         """See ``TreePolicy``."""
@@ -109,10 +98,7 @@ class FixedTree:
     def layer(self, open_nodes: Sequence[float], gains: Sequence[float], limit: int) -> int:
         """Those whose children may be among the most probable nodes."""
         least = gains[limit - 1] if len(gains) >= limit else 0.0
-        return sum(
-            probability * LIKELY > least and probability >= self._confidence
-            for probability in open_nodes
-        )
+        return sum(probability * LIKELY > least for probability in open_nodes)
 
     def count(self, gains: Sequence[float], limit: int) -> int:
         """All."""

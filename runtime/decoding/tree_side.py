@@ -41,12 +41,12 @@ class TreeSide:
         assert drafting.tree is not None
         self.failure = ""
         self._drafting = drafting
-        self._policy = policy = drafting.tree
+        self._policy = drafting.tree
         self._stats = stats
-        self._draft = TreeDraft(drafting.cache, width=policy.width, shorter_share=policy.shorter)
+        self._draft = TreeDraft(drafting.cache)
         self._context = DraftContext(drafting.speller, drafting.cache, drafting.begin)
         self._reader = Reader(drafting.model, self._context.tokens, drafting.keep)
-        self._trees = tree_scorer(drafting.model) if policy.width > 1 else None
+        self._trees = tree_scorer(drafting.model)
         # Of the round under way.
         self._target_length = 0
         self._passes: list[tuple[int, float]] = []  # tokens and seconds of the drafter's passes

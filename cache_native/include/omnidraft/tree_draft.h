@@ -60,11 +60,7 @@ struct TreeProposal {
     std::vector<Token> drafts;  // the draft tokens that spell it; none for a lookup
   };
 
-  std::vector<Node> nodes;
-
-  // The path of first children alone, for a target that scores chains only.
-  TreeProposal first_path() const;
-};
+  std::vector<Node> nodes;};
 
 class TreeDraft {
  public:

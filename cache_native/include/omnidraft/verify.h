@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "omnidraft/draft.h"
+#include "omnidraft/plain_choice.h"
 
 namespace omnidraft {
 
@@ -47,9 +48,17 @@ class Verifier {
   Verdict verify(const Proposal& proposal, Span<const float> logits,
                  const SamplingParameters& sampling, History& history, Chance& chance);
 
+  // The same for a greedy proposal and any sampling: what is proposed stands while it is the token
+  // that plain decoding takes, see PlainChoice. position: of the first token that is emitted,
+  // counted from the beginning of the answer.
+  Verdict follow(const Proposal& proposal, Span<const float> logits,
+                 const SamplingParameters& sampling, History& history, std::uint64_t seed,
+                 std::uint64_t position);
+
  private:
-  void greedy(const Proposal& proposal, const SamplingParameters& sampling, History& history,
-              Verdict& verdict);
+  Verdict begin(const Proposal& proposal, Span<const float> logits);
+  void follow(const Proposal& proposal, const SamplingParameters& sampling, History& history,
+              std::uint64_t seed, std::uint64_t position, Verdict& verdict);
   void exact(const Proposal& proposal, const SamplingParameters& sampling, History& history,
              Chance& chance, Verdict& verdict);
   void paper(const Proposal& proposal, const SamplingParameters& sampling, History& history,
@@ -67,6 +76,7 @@ class Verifier {
   double probability_of(const Proposal& proposal, const Visit& visit) const;
 
   const NgramCache* cache_;
+  PlainChoice choice_;
   Span<const float> logits_;
   std::size_t width_ = 0;
   Distribution p_;

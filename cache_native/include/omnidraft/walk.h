@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "omnidraft/plain_choice.h"
 #include "omnidraft/tree_draft.h"
 #include "omnidraft/verify.h"
 
@@ -43,11 +44,7 @@ class Walker {
                    std::uint64_t position);
 
  private:
-  Token choose(Span<const float> row, const SamplingParameters& sampling, const History& history,
-               std::uint64_t seed, std::uint64_t position);
-
-  Distribution distribution_;
-  std::vector<float> scratch_;
+  PlainChoice choice_;
 };
 
 }  // namespace omnidraft
