@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import families as checkpoints
 import numpy as np
 import pytest
-import test_families as checkpoints
 import tokenizers
 from chat_families import CONVERSATIONS, FAMILIES, ChatFamily
 from llamacpp import ask, served, vocabulary
@@ -122,6 +122,24 @@ def greedy_pairs(
     return pairs
 
 
+def model_of(family: checkpoints.Family) -> Any:
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(
+        family.model_type, **(checkpoints.SIZES | family.change), attn_implementation="eager"
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model
+
+
+def expected_logits(model: Any, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
+    with torch.no_grad():
+        logits: NDArray[np.float32] = model(torch.tensor(tokens[None])).logits[0].numpy()
+    return logits
+
+
 def agreements(row: Row, folder: Path) -> dict[str, Agreement]:
     """By format."""
     chat = FAMILIES[row.chat]
@@ -129,7 +147,7 @@ def agreements(row: Row, folder: Path) -> dict[str, Agreement]:
     checkpoint = checkpoints.FAMILIES[row.checkpoint]
     change = checkpoint.change | {"vocab_size": backend.get_vocab_size()}
     checkpoint = replace(checkpoint, change=change)
-    reference = checkpoints.model_of(checkpoint)
+    reference = model_of(checkpoint)
     source = folder / "source"
     reference.save_pretrained(source)
     for name, content in {**chat.files(), "tokenizer.json": backend.to_str().encode()}.items():
@@ -141,7 +159,11 @@ def agreements(row: Row, folder: Path) -> dict[str, Agreement]:
     for key, token in chat.names.items():
         words.metadata[f"ggml.{key}_id"] = words.tokens.index(token)
     file = checkpoints.write_gguf(
-        folder / "model.gguf", checkpoint, reference, write_tokenizer=words.write
+        folder / "model.gguf",
+        checkpoint,
+        reference.config,
+        {name: tensor.numpy() for name, tensor in reference.state_dict().items()},
+        write_tokenizer=words.write,
     )
     return {
         "safetensors": _with_transformers(source, reference, folder / "a"),
@@ -160,7 +182,7 @@ def _agreement(
     convert(source, folder, "float32")
     model, tokenizer = OnnxModel(folder, threads=1), Tokenizer.load(source)
     tokens = np.random.default_rng(0).integers(3, tokenizer.vocab_size, checkpoints.LENGTH)
-    expected: NDArray[np.float32] = checkpoints.expected_logits(reference, tokens)
+    expected: NDArray[np.float32] = expected_logits(reference, tokens)
     logits = float(np.abs(model.forward(tokens) - expected).max())
     model.truncate(0)
     # llama.cpp goes on with an answer that comes last.
@@ -190,7 +212,7 @@ def _with_transformers(source: Path, reference: Any, folder: Path) -> Agreement:
     def answer(prompt: list[int], ends: frozenset[int]) -> list[int]:
         ids = list(prompt)
         for _ in range(COUNT):
-            row = checkpoints.expected_logits(reference, np.array(ids))[-1]
+            row = expected_logits(reference, np.array(ids))[-1]
             row[list(ends)] = -np.inf
             ids.append(int(row.argmax()))
         return ids[len(prompt) :]

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from families import FAMILIES
 from needs import needs
-from test_families import FAMILIES
 from test_multimodal import MODELS
 
 from omnidraft.export.checkpoint.safetensors import describe

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from families import LENGTH, SIZES
 from needs import needs
-from test_families import LENGTH, SIZES
 
 from omnidraft.export.checkpoint import open_checkpoint
 from omnidraft.export.checkpoint.safetensors import describe
