@@ -415,7 +415,6 @@ class Verifier:
             ValueError: as ``verify``, or the proposal is not a greedy one.
         """
 
-
 class Judgement(enum.IntEnum):
     """What a walk said of a proposed node; only children of accepted nodes are judged."""
 
