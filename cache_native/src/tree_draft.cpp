@@ -149,7 +149,8 @@ void TreeDraft::expand(std::uint32_t node, Span<const float> logits) {
       float weight = logits[static_cast<std::size_t>(candidate)];
       exp_weights({&weight, 1}, maximum, 1, {&weight, 1});
       const double q = std::min(1.0, static_cast<double>(weight) / total);
-      if (!(q > 0) || ceiling(q) * probability < options_.floor) {
+      // By q itself, too: a flat calibration would have all of the vocabulary tried.
+      if (q < options_.floor || ceiling(q) * probability < options_.floor) {
         return;
       }
       grown += grow(node, candidate, calibrated(q, grown), q, grown) ? 1 : 0;

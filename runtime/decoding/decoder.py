@@ -186,7 +186,7 @@ class SpeculativeDecoder:
             stats.ngram_hits += verdict.merged
             stats.ngram_accepted += verdict.merged_accepted
             failed = rounds.failure
-            logits = rounds.settle(RoundSeconds(before - begun, after - before, verified - after))
+            rounds.settle(RoundSeconds(before - begun, after - before, verified - after))
             if rounds.failure and not failed:
                 warnings.warn(
                     f"the drafter failed ({rounds.failure}); the rest of this answer is "
@@ -198,7 +198,7 @@ class SpeculativeDecoder:
                 self.finish_reason = "stop"
             told: Sequence[TokenLogprobs | None] = [None] * len(emitted)
             if self._logprobs is not None:
-                told = token_logprobs(logits, emitted, self._logprobs)
+                told = token_logprobs(rounds.rows(), emitted, self._logprobs)
             for each in map(Emitted, emitted, verdict.origins, told):
                 stats.target_tokens += 1
                 stats.seconds = perf_counter() - started

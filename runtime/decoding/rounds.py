@@ -80,12 +80,11 @@ class Rounds(Protocol):
     def end_at(self, end: int) -> None:
         """Cut what stands behind token ``end`` of the verdict, an accepted one."""
 
-    def settle(self, seconds: RoundSeconds) -> NDArray[np.float32]:
-        """Leave what stands in the KV caches, and learn from the round.
+    def settle(self, seconds: RoundSeconds) -> None:
+        """Leave what stands in the KV caches, and learn from the round."""
 
-        Returns:
-            float32 [tokens, vocabulary]: the rows that the verdict's tokens were taken from.
-        """
+    def rows(self) -> NDArray[np.float32]:
+        """float32 [tokens, vocabulary]: the rows that the verdict's tokens were taken from."""
 
 
 class ChainRounds:
@@ -156,7 +155,7 @@ class ChainRounds:
         end_round(self._proposal, self._verdict, end)
         self._logits = self._logits[: end + 1]
 
-    def settle(self, seconds: RoundSeconds) -> NDArray[np.float32]:
+    def settle(self, seconds: RoundSeconds) -> None:
         """See ``Rounds``."""
         verdict, target, side = self._verdict, self._target, self._side
         target.truncate(target.length - len(self._scored) + verdict.accepted)
@@ -171,6 +170,9 @@ class ChainRounds:
             if side.failure:
                 self._side = None
                 self.failure = side.failure
+
+    def rows(self) -> NDArray[np.float32]:
+        """See ``Rounds``."""
         return self._logits
 
 
@@ -250,7 +252,7 @@ class TreeRounds:
         """See ``Rounds``."""
         end_round(self._proposal, self._verdict, end)
 
-    def settle(self, seconds: RoundSeconds) -> NDArray[np.float32]:
+    def settle(self, seconds: RoundSeconds) -> None:
         """See ``Rounds``."""
         path = self._verdict.path
         if self._scorer is None:
@@ -262,5 +264,8 @@ class TreeRounds:
             if self._side.failure:
                 self.failure = self._side.failure
                 self._side = None
-        rows: NDArray[np.float32] = self._logits[[0, *(node + 1 for node in path)]]
+
+    def rows(self) -> NDArray[np.float32]:
+        """See ``Rounds``."""
+        rows: NDArray[np.float32] = self._logits[[0, *(node + 1 for node in self._verdict.path)]]
         return rows

@@ -31,7 +31,8 @@ struct Calibration {
 
 struct TreeOptions {
   std::size_t width = 8;  // continuations of a draft node, at most
-  double floor = 0.002;   // what is less probable than this, along its whole path, is not drafted
+  double floor = 0.002;   // what is less probable than this, by the drafter or along its whole
+                          // path, is not drafted
   // Tokenizers prefer long tokens. Where draft tokens spell one target token and also several
   // shorter ones, this is the part of the probability that the shorter ones get.
   double shorter_share = 0.1;
@@ -60,7 +61,8 @@ struct TreeProposal {
     std::vector<Token> drafts;  // the draft tokens that spell it; none for a lookup
   };
 
-  std::vector<Node> nodes;};
+  std::vector<Node> nodes;
+};
 
 class TreeDraft {
  public:
