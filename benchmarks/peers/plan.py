@@ -93,7 +93,7 @@ def contestants(
     return [
         *(
             Contestant("omnidraft", precision, "omnidraft_worker", "make demo", methods)
-            for precision in ("8bit", "4bit")
+            for precision in ("auto", "8bit", "4bit")
             for methods in ((Method(PLAIN), *omnidraft),)
         ),
         *(
