@@ -17,7 +17,7 @@ from scipy.stats import chisquare
 from tiny import write_drafter, write_target
 from toy import ToyModel, plain_greedy, toy_pair
 
-from omnidraft import SamplingParameters
+from omnidraft import SamplingParameters, Verification
 from omnidraft.export.conversion import convert
 from omnidraft.export.pipeline import export
 from omnidraft.export.recipes import Options
@@ -369,7 +369,7 @@ def test_a_draft_ends_where_the_head_says_so(parity: int) -> None:
 
 
 def seeing_rounds(
-    sampling: SamplingParameters,
+    sampling: SamplingParameters, verification: Verification = Verification.EXACT
 ) -> Iterator[tuple[Round, DraftTrace, Lessons]]:
     """Rounds of a drafter with hidden states, and what a buffer kept of each for the head."""
     pair = toy_pair(6)
@@ -392,7 +392,13 @@ def seeing_rounds(
 
     for seed in range(6):
         decoder = SpeculativeDecoder(
-            target, drafting, sampling=sampling, seed=seed, observer=observer, steps=trace
+            target,
+            drafting,
+            sampling=sampling,
+            verification=verification,
+            seed=seed,
+            observer=observer,
+            steps=trace,
         )
         list(decoder.generate([1, 2], 40))
         buffer.end_prompt()
@@ -406,15 +412,20 @@ def softmax(logits: NDArray[np.float32], temperature: float) -> NDArray[np.float
     return e / e.sum()  # type: ignore[no-any-return]
 
 
-def test_sampled_rounds_teach_what_the_target_would_accept() -> None:
+@pytest.mark.parametrize("followed", [True, False])
+def test_sampled_rounds_teach_what_the_target_would_accept(followed: bool) -> None:
+    """A seed's tokens stand where plain decoding takes them; others by rejection sampling."""
     merged = judged = 0
-    for seen, trace, lessons in seeing_rounds(SamplingParameters(temperature=0.7)):
+    sampling = SamplingParameters(temperature=0.7)
+    verification = Verification.EXACT if followed else Verification.PAPER
+    for seen, trace, lessons in seeing_rounds(sampling, verification):
+        assert seen.followed == followed
         at, weight, labels, weights = 0, 1.0, [], []
         for i, (token, count) in enumerate(
             zip(seen.proposal.tokens, seen.proposal.draft_counts, strict=True)
         ):
             p, q = softmax(seen.logits[i], 0.7)[token], 1.0
-            for k in range(at, at + count):
+            for k in range(at, 0 if followed else at + count):
                 q *= softmax(trace.logits[k], 0.7)[seen.proposal.drafts[k]]
             for _ in range(count):
                 labels.append(min(1.0, p / q) ** (1 / count))
@@ -427,7 +438,7 @@ def test_sampled_rounds_teach_what_the_target_would_accept() -> None:
         np.testing.assert_allclose(lessons.weight, weights[:count], rtol=1e-3, atol=1e-5)
         assert all(each < 1.1e-3 for each in weights[count:])
         for k in range(count):
-            largest = softmax(trace.logits[k], 0.7).max()
+            largest = softmax(trace.logits[k], 1.0 if followed else 0.7).max()
             assert lessons.confidence[k] == pytest.approx(largest, rel=1e-3)
             # The hidden state before the token that was drawn there.
             size = np.sqrt(np.square(trace.hidden[k]).mean())

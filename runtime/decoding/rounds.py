@@ -46,6 +46,8 @@ class Round(NamedTuple):
     verdict: Verdict
     temperature: float
     """Of the distributions that were drawn from; 0: greedy."""
+    followed: bool = True
+    """Whether proposed tokens stood by being plain decoding's; else by rejection sampling."""
 
 
 class Rounds(Protocol):
@@ -163,9 +165,9 @@ class ChainRounds:
         if side:
             if self._observer:
                 temperature = self._sampling.temperature
-                self._observer(
-                    Round(side.context, self._proposal, self._logits, verdict, temperature)
-                )
+                followed = self._verification is Verification.GREEDY
+                shown = (side.context, self._proposal, self._logits, verdict)
+                self._observer(Round(*shown, temperature, followed))
             side.end_round(self._proposal, verdict, seconds)
             if side.failure:
                 self._side = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, Self
 
 import numpy as np
@@ -88,14 +89,15 @@ def lessons_of(shown: Round, trace: DraftTrace) -> Lessons | None:
     if temperature == 0:
         p[shown.verdict.accepted :] = 0
     else:
+        for i, token in enumerate(proposal.tokens):
+            p[i] = _probability(shown.logits[i], token, temperature)
+    if not shown.followed:
         begins = np.cumsum((0, *proposal.draft_counts))
         each = [
             _probability(logits, draft, temperature)
             for logits, draft in zip(trace.logits, proposal.drafts, strict=False)
         ]
-        for i, token in enumerate(proposal.tokens):
-            p[i] = _probability(shown.logits[i], token, temperature)
-            q[i] = np.prod(each[begins[i] : begins[i + 1]])
+        q[:] = [np.prod(each[a:b]) for a, b in pairwise(begins)]
     return Lessons.of_round(
         np.stack(trace.hidden[:count]),
         np.array(trace.confidences[:count], np.float32),
@@ -119,7 +121,8 @@ def position_labels(p: Floats, q: Floats, draft_counts: Sequence[int]) -> Floats
     Args:
         p: float32 [m] the target's probability of each proposed token; greedy: 1 for its argmax,
             else 0.
-        q: float32 [m] the drafter's, the product of the sub-tokens' for a merged token; greedy: 1.
+        q: float32 [m] the drafter's, the product of the sub-tokens' for a merged token. It is 1
+            where a token stands if plain decoding takes it: greedily, or by a seed.
         draft_counts: m counts, see ``Proposal.draft_counts``.
 
     Returns:
