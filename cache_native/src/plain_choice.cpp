@@ -5,8 +5,7 @@
 namespace omnidraft {
 
 Token PlainChoice::operator()(Span<const float> row, const SamplingParameters& sampling,
-                              const History& history, std::uint64_t seed,
-                              std::uint64_t position) {
+                              const History& history, std::uint64_t seed, std::uint64_t position) {
   if (sampling.greedy()) {
     return greedy_token(row, sampling.repetition_penalty, history, scratch_);
   }

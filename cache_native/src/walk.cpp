@@ -65,7 +65,7 @@ TreeVerdict Walker::walk(const TreeProposal& proposal, Span<const float> logits,
     std::int32_t at = TreeProposal::kText;
     while (true) {
       const Token token = choice_({logits.data() + static_cast<std::size_t>(at + 1) * width, width},
-                                 sampling, history, seed, position + verdict.tokens.size());
+                                  sampling, history, seed, position + verdict.tokens.size());
       bool leaf = true;
       std::int32_t next = TreeProposal::kText;
       for (auto i = static_cast<std::size_t>(at + 1); i < nodes.size(); ++i) {
