@@ -5,6 +5,7 @@ What fuzzing found, and what it began with, lies in ``fuzz/corpus``: see ``fuzz/
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import importlib
 import json
@@ -198,6 +199,27 @@ def test_a_vocabulary_that_is_too_large_is_refused(little_memory: None) -> None:
     model["vocab"]["x"] = 2**32 - 1
     with pytest.raises(DamagedFileError, match="4,294,967,295"):
         Tokenizer(_tokenizer(tokenizer={"model": model}))
+
+
+@pytest.mark.parametrize("size", [0x7FFFFFFF, 0xFFFFFFFF, 5])
+@pytest.mark.parametrize("place", ["alone", "in a sequence", "escaped"])
+def test_a_table_that_is_longer_than_it_is_gets_no_memory(
+    size: int, place: str, little_memory: None
+) -> None:
+    table = base64.b64encode(size.to_bytes(4, "little") + bytes(4)).decode()
+    normalizer: dict[str, Any] = {"type": "Precompiled", "precompiled_charsmap": table}
+    if place == "in a sequence":
+        inner = {"type": "Sequence", "normalizers": [normalizer]}
+        normalizer = {"type": "Sequence", "normalizers": [inner]}
+    files = _tokenizer(tokenizer={"normalizer": normalizer})
+    if place == "escaped":
+        content = files["tokenizer.json"].replace(
+            b"precompiled_charsmap", rb"precompiled_\u0063harsmap"
+        )
+        assert content != files["tokenizer.json"]
+        files["tokenizer.json"] = content
+    with pytest.raises(DamagedFileError, match="charsmap that is cut off"):
+        Tokenizer(files)
 
 
 def test_a_tokenizer_on_which_the_library_panics_is_refused() -> None:
