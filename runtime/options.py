@@ -40,8 +40,7 @@ class GenerationOptions:
             Kept as a tuple.
         logprobs: tell the log-probability of each token, and of so many of the likeliest in its
             place (at most 20); None: compute none.
-        tree: tokens that each round proposes, as a tree; None: as ``draft_length`` says. Of a
-            target that scores no trees the round's most likely path is proposed.
+        tree: tokens that each round proposes, as a tree; None: as ``draft_length`` says.
 
     Raises:
         OptionError: a value is of another type or out of its range; it names the option.

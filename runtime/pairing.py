@@ -27,7 +27,7 @@ from omnidraft.runtime.decoding.translation import Speller
 from omnidraft.runtime.decoding.tree_cost import CostAwareTree
 from omnidraft.runtime.decoding.tree_policy import FixedTree, TreePolicy
 from omnidraft.runtime.engines.model import tree_scorer, use_adapter
-from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.errors import OmniDraftError, OptionError
 from omnidraft.runtime.models import LoadedModel
 from omnidraft.runtime.options import FIXED_DRAFT_LENGTH, GenerationOptions
 from omnidraft.runtime.text.tokenizer import Tokenizer
@@ -128,14 +128,22 @@ class Pairing:
     def _tree(self, options: GenerationOptions) -> TreePolicy | None:
         """What grows a round's tree; None: chains are drafted.
 
-        What learns is shown chains.
+        Raises:
+            OptionError: a tree is asked for where none can be drafted.
         """
         learns = self.learner is not None and self.learner.trainer is not None
-        paper = options.verification is Verification.PAPER
-        if learns or paper or tree_scorer(self._target.model) is None:
-            return None
+        trees = tree_scorer(self._target.model) is not None
         if options.tree:
+            if learns:  # it is shown chains
+                raise OptionError("a drafter that learns drafts chains: leave tree out")
+            if not trees:
+                raise OptionError(
+                    f"the engine {self._target.engine} scores no trees of {self._target.name}: "
+                    "leave tree out, or give draft_length"
+                )
             return FixedTree(options.tree)
+        if learns or not trees or options.verification is Verification.PAPER:
+            return None
         if options.draft_length != "auto":
             return None
         temperature = self._temperature(options)
@@ -155,8 +163,6 @@ class Pairing:
         return round(min(2.0, options.sampling.temperature), 1)
 
     def _policy(self, options: GenerationOptions) -> DraftLengthPolicy:
-        if options.tree:
-            return Fixed(options.tree)
         if options.draft_length != "auto":
             return Fixed(options.draft_length, options.draft_confidence)
         if options.repeatable:

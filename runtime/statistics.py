@@ -14,7 +14,7 @@ class Statistics:
     rounds: int = 0
     """Target passes after the prompt."""
     draft_tokens: int = 0
-    """Draft tokens drawn."""
+    """Draft tokens drawn; of trees those that spell what was proposed."""
     proposed: int = 0
     """Target tokens proposed and scored."""
     accepted: int = 0

@@ -435,6 +435,13 @@ def test_greedy_answers_stay_the_targets_while_weights_change(
     session.save()
 
 
+def test_what_learns_drafts_chains(world: World) -> None:
+    session = world.session("chains")
+    with pytest.raises(OptionError, match="a drafter that learns drafts chains"):
+        session.generate(PROMPTS[0], dataclasses.replace(OPTIONS, draft_length="auto", tree=6))
+    assert session.generate(PROMPTS[0], OPTIONS).token_ids
+
+
 def test_a_session_keeps_what_its_loss_needs(world: World) -> None:
     for name, loss, traced, kept in (
         ("needs-ce", None, False, False),

@@ -169,6 +169,8 @@ def test_a_seed_repeats_whatever_was_asked_before(
     }
     with omnidraft.load(folders[0], folders[1], threads=1) as model:
         first = model.generate(PROMPTS[0], **options).token_ids
+        for other in ({"draft_length": 0}, {"draft_length": "auto", "tree": 9}):
+            assert model.generate(PROMPTS[0], **options | other).token_ids == first
         for _ in range(3):
             model.generate(PROMPTS[1], max_new_tokens=40, temperature=1.0)
             assert model.generate(PROMPTS[0], **options).token_ids == first
@@ -187,6 +189,7 @@ def test_a_seed_repeats_whatever_was_asked_before(
         ("min_p", [-0.1, 1.1, -(10**400)]),
         ("repetition_penalty", [0, -1, 10**400]),
         ("seed", [-1, 2**64, 1.5, "x"]),
+        ("tree", [0, 65, 1.5, "12", True]),
         ("raw", [1, "yes"]),
         ("max_tokens", [12]),
         ("stopp", [["x"]]),

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from hashlib import sha256
@@ -129,7 +131,7 @@ def main(
     }
     files = [*(prompts or [HERE / "prompts.jsonl"]), tuning]
     record = report.Record(
-        command=shlex.join(["python", "-m", "benchmarks.peers", *sys.argv[1:]]),
+        command=_command(sys.argv[1:]),
         prompts={file.name: sha256(file.read_bytes()).hexdigest() for file in files},
         load_at_start=os.getloadavg()[0],
     )
@@ -189,6 +191,12 @@ def main(
         report.write_json(record, final, ways, json_file)
     if plot:
         report.plot(final, plot)
+
+
+def _command(arguments: Sequence[str]) -> str:
+    """The command line, as it can be repeated elsewhere: where interpreters lie is left out."""
+    said = [re.sub("^([^=]*)=.*python[^/]*$", r"\1=PYTHON", each) for each in arguments]
+    return shlex.join(["python", "-m", "benchmarks.peers", *said])
 
 
 def _length(text: str) -> int | str:

@@ -128,7 +128,7 @@ def generate(
         draft_confidence,
         raw,
         stop,
-        tree,
+        None if no_draft else tree,
     )
     if logprobs is not None and not as_json:
         raise OmniDraftError("--logprobs are part of what --json prints: add it")
@@ -199,9 +199,10 @@ def _cut(session: Session, options: GenerationOptions) -> str:
     """Why an answer that did not end was cut."""
     assert session.last is not None
     count, model = session.last.statistics.target_tokens, session.target.model
+    words = "1 token" if count == 1 else f"{count} tokens"
     if count >= options.max_new_tokens:
-        return f"The answer was cut after {count} tokens; --max-new-tokens allows more."
-    text = f"The answer was cut after {count} tokens: the context of {model.max_length} is full"
+        return f"The answer was cut after {words}; --max-new-tokens allows more."
+    text = f"The answer was cut after {words}: the context of {model.max_length} is full"
     own = model.own_length if isinstance(model, LimitedContext) else model.max_length
     return f"{text}; --context allows more." if own > model.max_length else f"{text}."
 

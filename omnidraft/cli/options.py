@@ -107,7 +107,7 @@ DraftLength = Annotated[
 Tree = Annotated[
     int | None,
     typer.Option(
-        **whole(1, MAX_TREE), help="Tokens that each round proposes as a tree, a fixed number."
+        **whole(1, MAX_TREE), help="Tokens that each round proposes as a tree; not while it learns."
     ),
 ]
 DraftConfidence = Annotated[

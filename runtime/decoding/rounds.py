@@ -257,6 +257,7 @@ class TreeRounds:
     def settle(self, seconds: RoundSeconds) -> None:
         """See ``Rounds``."""
         path = self._verdict.path
+        self._stats.draft_tokens += sum(map(len, self._proposal.drafts))
         if self._scorer is None:
             self._target.truncate(self._base + 1 + len(path))
         else:

@@ -1,4 +1,7 @@
-"""What learning minimises."""
+"""What learning minimises: the names of losses, and what each needs.
+
+Their mathematics is in ``export/graphs/training.py``, and ``batches.py`` makes their batches.
+"""
 
 from __future__ import annotations
 
