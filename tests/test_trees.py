@@ -83,8 +83,8 @@ class WhimsicalTree:
         self.calibration = [(0.7, 0.1)]
         self._rng = np.random.default_rng(seed)
 
-    def begin(self, room: int, context: int, unread: int) -> int:
-        return int(min(room, self._rng.integers(0, 14)))
+    def begin(self, room: int, space: int, context: int, unread: int, found: int) -> int:
+        return int(min(space, self._rng.integers(0, 14)))
 
     def found(self, match: int) -> float:
         return float(self._rng.random())
@@ -249,7 +249,7 @@ def test_whatever_rounds_bring_the_loss_is_bounded(
         if left < 1:
             left, unread = answer, 100
         draft = TreeDraft(pair.cache)
-        limit = policy.begin(400, 100, unread)
+        limit = policy.begin(400, 4000, 100, unread, 3 if finds else 0)
         assert 0 <= limit <= MAX_NODES
         if limit and finds:
             draft.add_path([1, 2, 3], policy.found(3))

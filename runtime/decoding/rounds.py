@@ -224,7 +224,7 @@ class TreeRounds:
             length = self._target.length
             # A tree may be wider than what is left of the answer, but not than the KV cache.
             space = self._target.max_length - length - 1
-            self._proposal = self._side.propose(space if room else 0, length)
+            self._proposal = self._side.propose(room, space, length)
         self._tokens = self._proposal.tokens
 
     def score(self, pending: int) -> None:

@@ -80,7 +80,7 @@ class CostAwareTree:
         """See ``TreePolicy``."""
         return self._found(math.log(match))
 
-    def begin(self, room: int, context: int, unread: int) -> int:
+    def begin(self, room: int, space: int, context: int, unread: int, found: int) -> int:
         """See ``TreePolicy``."""
         target = self._target = self._costs.target(context)
         account, drafter, plain = self._account, self._costs.drafter, self._plain_seconds()
@@ -90,11 +90,11 @@ class CostAwareTree:
         step = drafter.seconds(1)
         layer = drafter.seconds(MAX_LAYER)
         reading = drafter.seconds(unread) - step + self._waking.value
-        most = min(room, MAX_NODES)
+        most = min(space, MAX_NODES) if room else 0
         limit = self._affordable(most, layer, reading)
         if not limit:
             # What is looked up needs no drafter.
-            return self._affordable(most, 0.0, 0.0)
+            return self._affordable(most, 0.0, 0.0) if found else 0
         # Every round reads what the round before has said. Only what goes beyond is invested.
         self._invested = max(0.0, reading - (drafter.seconds(USUAL) - step))
         # What the rest of the answer would gain at the present rate, if half of the room is used.
@@ -104,7 +104,7 @@ class CostAwareTree:
             hopeless = account.drafting and self._invested > (room / 2) * plain * HOPE
             if hopeless or not account.try_drafting(price, reading / plain):
                 self._invested = 0.0
-                return self._affordable(most, 0.0, 0.0)
+                return self._affordable(most, 0.0, 0.0) if found else 0
         self._drafts = True
         return limit
 
@@ -170,9 +170,11 @@ class CostAwareTree:
         self._found.forget(MEMORY)
         for i in range(outcome.found_judged):
             self._found.update(math.log(outcome.match + i), i < outcome.found_right)
+        proposal = outcome.proposal
+        if not len(proposal):
+            return
         for calibration in self._ranks:
             calibration.forget(MEMORY)
-        proposal = outcome.proposal
         columns = zip(
             outcome.verdict.judgements,
             proposal.origins,
@@ -204,9 +206,14 @@ class CostAwareTree:
         rest = self._draft_rest.value - self._plain_rest.value
         left = self._account.credit * alone - reading - max(0.0, rest)
         one = seconds(1)
-        while most and min(most, MAX_PASSES) * step + seconds(most + 1) - one > left:
-            most -= 1
-        return most
+        least = 0  # that can be afforded; it costs the more, the more nodes there are
+        while least < most:
+            middle = (least + most + 1) // 2
+            if min(middle, MAX_PASSES) * step + seconds(middle + 1) - one > left:
+                most = middle - 1
+            else:
+                least = middle
+        return least
 
     def _plain_seconds(self) -> float:
         return self._target.seconds(1) + self._plain_rest.value

@@ -49,11 +49,14 @@ class TreePolicy(Protocol):
     @property
     def calibration(self) -> list[tuple[float, float]]: ...
 
-    def begin(self, room: int, context: int, unread: int) -> int:
-        """The most nodes that this round may score, at most ``room``; 0 is plain decoding.
+    def begin(self, room: int, space: int, context: int, unread: int, found: int) -> int:
+        """The most nodes that this round may score, at most ``space``; 0 is plain decoding.
 
         Args:
+            room: tokens that are still wanted, less one.
+            space: nodes that fit the target's KV cache.
             context: target tokens in the KV cache.
+            found: tokens that a lookup would propose.
             unread: draft tokens that the drafter would have to read in its first pass.
         """
 
@@ -87,9 +90,9 @@ class FixedTree:
         self.calibration: list[tuple[float, float]] = []
         self._nodes = nodes
 
-    def begin(self, room: int, context: int, unread: int) -> int:
+    def begin(self, room: int, space: int, context: int, unread: int, found: int) -> int:
         """See ``TreePolicy``."""
-        return min(self._nodes, room)
+        return min(self._nodes, space) if room else 0
 
     def found(self, match: int) -> float:
         """See ``TreePolicy``."""

@@ -67,11 +67,12 @@ class TreeSide:
             lookup.clear()
             lookup.add(prompt)
 
-    def propose(self, room: int, context: int) -> TreeProposal:
-        """Begin a round: propose at most ``room`` nodes.
+    def propose(self, room: int, space: int, context: int) -> TreeProposal:
+        """Begin a round: propose at most ``space`` nodes.
 
         Args:
-            room: nodes that may be scored.
+            room: target tokens that are still wanted, less the one that every round adds.
+            space: nodes that fit the target's KV cache.
             context: target tokens in the target's KV cache.
         """
         self._target_length = context
@@ -79,11 +80,14 @@ class TreeSide:
         model, policy = self._drafting.model, self._policy
         self._reader.make_room(min(_ROOM, model.max_length // 4))
         self._look_up(room)
-        limit = policy.begin(room, context, self._reader.unread)
+        found = len(self._found)
+        limit = policy.begin(room, space, context, self._reader.unread, found)
+        if not limit:
+            return TreeProposal()
         self._draft.calibrate(policy.calibration)
-        if limit and self._found:
+        if self._found:
             self._draft.add_path(self._found[:limit], policy.found(self._match))
-        if limit and self._context.tokens:
+        if self._context.tokens:
             try:
                 self._grow(limit)
             except Exception as error:
