@@ -73,7 +73,7 @@ def main(
         {
             "python_ms_per_round": 1e3 * s.python_seconds / s.rounds,
             "native_ms_per_round": 1e3 * s.native_seconds / s.rounds,
-            "draft_ms_per_step": 1e3 * s.draft_seconds / s.draft_tokens,
+            "draft_ms_per_round": 1e3 * s.draft_seconds / s.rounds,
             "target_ms_per_round": 1e3 * s.target_seconds / s.rounds,
         }
         for s in stats
