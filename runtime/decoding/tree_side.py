@@ -20,6 +20,7 @@ _TEXT = 0
 _ROOM = 48
 """Slots of the drafter's context that a round may need for its tree."""
 _SIBLINGS = 16
+"""Open draft nodes among which a drafter that scores no trees looks for one of its path."""
 
 
 class TreeSide:
@@ -54,11 +55,6 @@ class TreeSide:
         self._children: dict[tuple[int, int], int] = {}  # those, by parent and token
         self._found: list[int] = []
         self._match = 0
-
-    @property
-    def context(self) -> Sequence[int]:
-        """The draft tokens that stand for the target's sequence."""
-        return self._context.tokens
 
     def read(self, prompt: Sequence[int]) -> None:
         """Take in the prompt, before the first round."""
