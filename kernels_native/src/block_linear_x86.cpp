@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "block_linear_kernels.h"
+#include "x86_features.h"
 
 namespace omnidraft {
 namespace {
@@ -183,12 +184,12 @@ OMNIDRAFT_TARGET inline Floats floats_of_bytes(Products products) {
 }  // namespace
 
 void add_fast_kernels(std::vector<BlockKernel>& kernels) {
-  const bool wide = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
-                    __builtin_cpu_supports("f16c") != 0;
+  const bool wide =
+      __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 && has_f16c();
   if (__builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512vnni") != 0) {
     kernels.push_back({"avx512-vnni", avx512::multiply_panels});
   }
-  if (wide && __builtin_cpu_supports("avxvnni") != 0) {
+  if (wide && has_avx_vnni()) {
     kernels.push_back({"avx-vnni", avx_vnni::multiply_panels});
   }
   if (wide) {

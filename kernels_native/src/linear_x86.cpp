@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "linear_kernels.h"
+#include "x86_features.h"
 
 namespace omnidraft {
 namespace {
@@ -138,7 +139,7 @@ void add_fast_kernels(std::vector<IntegerKernel>& kernels) {
   if (__builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512vnni") != 0) {
     kernels.push_back({"avx512-vnni", avx512::multiply_panels});
   }
-  if (wide && __builtin_cpu_supports("avxvnni") != 0) {
+  if (wide && has_avx_vnni()) {
     kernels.push_back({"avx-vnni", avx_vnni::multiply_panels});
   }
   if (wide) {
