@@ -170,7 +170,7 @@ class DraftSide:
                 verdict.accepted,
                 *seconds,
                 self._match,
-                *self._judge_lookup(verdict.tokens),
+                *judge_lookup(self._found, verdict.tokens),
             )
         )
         if (lookup := self._drafting.lookup) is not None:
@@ -233,11 +233,12 @@ class DraftSide:
             self._context.refuse(drafts[begin : begin + counts[accepted]], emitted[-1])
         self._stats.ngram_inserted += self._context.extend(emitted, spellings, said=True)
 
-    def _judge_lookup(self, emitted: Sequence[int]) -> tuple[int, int]:
-        """``Outcome.found_judged`` and ``Outcome.found_right``."""
-        right = 0
-        for found, token in zip(self._found, emitted, strict=False):
-            if found != token:
-                return right + 1, right
-            right += 1
-        return right, right
+
+def judge_lookup(found: Sequence[int], emitted: Sequence[int]) -> tuple[int, int]:
+    """``Outcome.found_judged`` and ``Outcome.found_right``."""
+    right = 0
+    for each, token in zip(found, emitted, strict=False):
+        if each != token:
+            return right + 1, right
+        right += 1
+    return right, right

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from omnidraft._native import Judgement, Origin
 from omnidraft.runtime.decoding.account import Account
 from omnidraft.runtime.decoding.calibration import MEMORY, Calibration, logit
+from omnidraft.runtime.decoding.cost_aware import HOPE
 from omnidraft.runtime.decoding.level import Level
 from omnidraft.runtime.decoding.tree_policy import MAX_LAYER, TreeOutcome
 
@@ -24,8 +25,6 @@ AHEAD = 4
 """Rows over which the price of one more is averaged: the target's times have steps."""
 RANKS = 4
 """Ranks with a calibration of their own; the last serves all further ones."""
-HOPE = 1 / 3
-"""Share of plain decoding's time that drafting may turn out to gain."""
 
 
 class CostAwareTree:

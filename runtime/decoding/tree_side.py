@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from time import perf_counter
 
 from omnidraft._native import Judgement, TreeDraft, TreeProposal, TreeVerdict
-from omnidraft.runtime.decoding.draft_side import Drafting, RoundSeconds
+from omnidraft.runtime.decoding.draft_side import MAX_LOOKUP, Drafting, RoundSeconds, judge_lookup
 from omnidraft.runtime.decoding.reader import Reader
 from omnidraft.runtime.decoding.translation import DraftContext
 from omnidraft.runtime.decoding.tree_policy import MAX_LAYER, TreeOutcome
 from omnidraft.runtime.engines.model import tree_scorer
 from omnidraft.runtime.statistics import Statistics
 
-MAX_LOOKUP = 16
-"""Most tokens that a round takes from a lookup."""
 _TEXT = 0
 """The draft node of the text."""
 _ROOM = 48
@@ -100,7 +98,7 @@ class TreeSide:
         spellings = [drafts[node] for node in verdict.path]
         self._stats.ngram_inserted += self._context.extend(verdict.tokens, spellings, said=True)
         self._keep()
-        judged, right = self._judge_lookup(verdict.tokens)
+        judged, right = judge_lookup(self._found, verdict.tokens)
         self._policy.observe(
             TreeOutcome(
                 self._target_length,
@@ -137,9 +135,9 @@ class TreeSide:
         self._slots[_TEXT] = model.length - 1
         last = _TEXT
         while room := min(MAX_LAYER, model.max_length - model.length):
-            open_nodes = draft.frontier(room)
-            if self._trees is None:
-                # On along the path that the KV cache holds.
+            if self._trees is not None:
+                open_nodes = draft.frontier(room)
+            else:  # on along the path that the KV cache holds
                 open_nodes = [each for each in draft.frontier(_SIBLINGS) if each[2] == last][:1]
             chosen = open_nodes[
                 : policy.layer([each[3] for each in open_nodes], draft.gains(), limit)
@@ -191,12 +189,3 @@ class TreeSide:
         for judgement, drafts, depth in columns:
             if judgement is Judgement.WRONG and len(drafts) > 1:
                 self._context.refuse(drafts, verdict.tokens[depth])
-
-    def _judge_lookup(self, emitted: Sequence[int]) -> tuple[int, int]:
-        """How many of the tokens that lookup found were judged, and how many right."""
-        right = 0
-        for found, token in zip(self._found, emitted, strict=False):
-            if found != token:
-                return right + 1, right
-            right += 1
-        return right, right
