@@ -33,7 +33,7 @@ def session(node: NodeProto, inputs: Mapping[str, int], outputs: Mapping[str, in
     return ort.InferenceSession(model.SerializeToString(), options)
 
 
-def attention(**changes: Any) -> Any:
+def attention(cache: int = TensorProto.FLOAT, **changes: Any) -> Any:
     attributes = {
         "heads": HEADS,
         "kv_heads": KV_HEADS,
@@ -42,15 +42,16 @@ def attention(**changes: Any) -> Any:
         "norm_epsilon": 1e-6,
     }
     integers = dict.fromkeys(("positions", "paths"), TensorProto.INT64)
-    inputs = dict.fromkeys(attention_inputs(), TensorProto.FLOAT) | integers
-    outputs = ["mixed", "present_keys", "present_values"]
+    past = dict.fromkeys(("keys", "values"), cache)
+    inputs = dict.fromkeys(attention_inputs(), TensorProto.FLOAT) | integers | past
+    outputs = {"mixed": TensorProto.FLOAT, "present_keys": cache, "present_values": cache}
     names = [name for name in inputs if name != "paths"]
     node = helper.make_node(
-        *("Attention", [*names, "", "", "paths"], outputs),
+        *("Attention", [*names, "", "", "paths"], list(outputs)),
         domain="omnidraft",
         **(attributes | changes),
     )
-    return session(node, inputs, dict.fromkeys(outputs, TensorProto.FLOAT))
+    return session(node, inputs, outputs)
 
 
 def attention_inputs() -> dict[str, NDArray[Any]]:
@@ -70,16 +71,25 @@ def attention_inputs() -> dict[str, NDArray[Any]]:
     return inputs | {"positions": np.arange(50, 50 + ROWS)[None], "paths": paths}
 
 
-def test_a_cache_that_is_not_updated_in_place_is_copied() -> None:
+NUMBERS = pytest.mark.parametrize(
+    ("number", "kind"),
+    [(np.float32, TensorProto.FLOAT), (np.float16, TensorProto.FLOAT16)],
+    ids=["float32", "float16"],
+)
+
+
+@NUMBERS
+def test_a_cache_that_is_not_updated_in_place_is_copied(number: type, kind: int) -> None:
     """As for a program that gives the past and takes the present, without binding them."""
     inputs = attention_inputs()
+    inputs |= {name: inputs[name].astype(number) for name in ("keys", "values")}
     before = {name: value.copy() for name, value in inputs.items()}
-    mixed, keys, values = attention().run(None, inputs)
+    mixed, keys, values = attention(kind).run(None, inputs)
     assert mixed.shape == (1, ROWS, HEADS * SIZE)
     for name, value in inputs.items():
         assert np.array_equal(value, before[name])
     rows = inputs["qkv"][0, :, (HEADS + KV_HEADS) * SIZE :].reshape(ROWS, KV_HEADS, SIZE)
-    assert np.array_equal(values[50 : 50 + ROWS], rows)
+    assert np.array_equal(values[50 : 50 + ROWS], rows.astype(number))
     others = np.r_[0:50, 50 + ROWS : LENGTH]
     assert np.array_equal(values[others], inputs["values"][others])
     # Keys are kept in tiles of 48 positions.
@@ -87,15 +97,17 @@ def test_a_cache_that_is_not_updated_in_place_is_copied() -> None:
     assert np.flatnonzero(changed).tolist() == list(range(50, 50 + ROWS))
 
 
-def test_nodes_of_a_tree_see_their_paths() -> None:
+@NUMBERS
+def test_nodes_of_a_tree_see_their_paths(number: type, kind: int) -> None:
     """The siblings in slots 60 and 61 follow the chain of 50; 70 and 72 follow 61 and 70."""
     inputs = attention_inputs()
+    inputs |= {name: inputs[name].astype(number) for name in ("keys", "values")}
     paths = np.array([[60, -1, -1], [61, -1, -1], [61, 70, -1], [61, 70, 72], [60, 90, -1]])
     positions = 49 + (paths >= 0).sum(axis=1)
-    run = attention().run
+    run = attention(kind).run
     tree, keys, values = run(None, inputs | {"positions": positions[None], "paths": paths})
     rows = inputs["qkv"][0, :, (HEADS + KV_HEADS) * SIZE :].reshape(ROWS, KV_HEADS, SIZE)
-    assert np.array_equal(values[[60, 61, 70, 72, 90]], rows)
+    assert np.array_equal(values[[60, 61, 70, 72, 90]], rows.astype(number))
     changed = (keys != inputs["keys"]).reshape(2, KV_HEADS, SIZE, 48).any(axis=(1, 2)).reshape(-1)
     assert np.flatnonzero(changed).tolist() == [60, 61, 70, 72, 90]
     for path in ([0], [1, 2, 3], [0, 4]):
@@ -131,6 +143,20 @@ def test_nodes_of_a_tree_see_their_paths() -> None:
 def test_what_does_not_fit_is_named(name: str, value: NDArray[Any], message: str) -> None:
     with pytest.raises(Exception, match=message):
         attention().run(None, attention_inputs() | {name: value})
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+@pytest.mark.parametrize("activation", [0, 1])
+def test_a_gate(activation: int, rows: int) -> None:
+    node = helper.make_node("Gate", ["x"], ["y"], domain="omnidraft", activation=activation)
+    run = session(node, {"x": TensorProto.FLOAT}, {"y": TensorProto.FLOAT}).run
+    x = np.random.default_rng(1).normal(size=(1, rows, 2 * 1100)).astype(np.float32)
+    gate, up = np.split(x.astype(np.float64), 2, axis=-1)
+    inner = gate if activation == 0 else 1.5957691216057308 * (gate + 0.044715 * gate**3)
+    expected = gate / (1 + np.exp(-inner)) * up
+    assert np.allclose(run(None, {"x": x})[0], expected, rtol=1e-5, atol=1e-6)
+    with pytest.raises(Exception, match="2 \\* width"):
+        run(None, {"x": x[..., 1:]})
 
 
 def test_lengths_that_are_no_whole_tiles_are_refused() -> None:

@@ -166,8 +166,8 @@ def test_memory_adds_up(profiled: tuple[dict, str], world: dict[str, str]) -> No
     parts += [memory["target_kv"]["touched"], memory["drafter_kv"]["touched"]]
     assert memory["runtime"] == memory["resident"] - sum(parts)
     assert memory["peak"] >= max(memory["before_load"], memory["after_pairing"])
-    # Two layers of two key heads of 16, keys and values, four bytes each.
-    each = 2 * 2 * 2 * 16 * 4
+    # Two layers of two key heads of 16, keys and values, two bytes each.
+    each = 2 * 2 * 2 * 16 * 2
     for cache, longest in ((memory["target_kv"], 512), (memory["drafter_kv"], 512)):
         assert cache["allocated"] == each * longest
         assert cache["touched"] % each == 0 and 0 < cache["touched"] <= cache["allocated"]

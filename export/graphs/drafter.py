@@ -231,6 +231,15 @@ class DrafterWriter(DecoderWriter):
         output: str = self.node("Add", [y, self.node("MatMul", [down, b])])
         return output
 
+    def gate(self, joined: str) -> str:
+        if self.own:
+            return super().gate(joined)
+        gate, up = self.node("Split", [joined], 2, axis=-1, num_outputs=2)
+        output: str = self.node(
+            "Mul", [self.node("QuickGelu", [gate], domain=CONTRIB, alpha=1.0), up]
+        )
+        return output
+
     def lora_input(self, name: str, shape: tuple[int | None, int | None]) -> str:
         """A LoRA factor; its default has rank 0, which adds nothing."""
         default = np.empty([size or 0 for size in shape], np.float32)

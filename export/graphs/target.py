@@ -52,8 +52,8 @@ def write_graph(
     Inputs: ``tokens`` int64 [1, n], ``positions`` int64 [1, n], ``paths`` int64 [n, depth] (of
     nodes of a tree the slots of the cache that they see beyond the text, in order, their own last,
     then -1; depth 0: there is no tree), ``first_row`` int64 [1] (logits are computed from this row
-    on), and per layer ``past.i.key``, ``past.i.value`` float32
-    [length, heads, size], where heads x size = kv_heads x head_size. Outputs: ``logits`` float32
+    on), and per layer ``past.i.key``, ``past.i.value`` [length, kv_heads, head_size], float16, or
+    float32 where the weights are. Outputs: ``logits`` float32
     [1, n - first_row, vocab] and ``present.i.key``, ``present.i.value``, to be bound to the memory
     of the ``past`` inputs.
 
@@ -89,7 +89,8 @@ def whole_pass(session: ort.InferenceSession, tokens: Sequence[int]) -> dict[str
     }
     for value in session.get_inputs():
         if value.name.startswith("past."):
-            inputs[value.name] = np.zeros((length, *value.shape[1:]), np.float32)
+            number = np.float16 if value.type == "tensor(float16)" else np.float32
+            inputs[value.name] = np.zeros((length, *value.shape[1:]), number)
     return inputs
 
 
@@ -195,10 +196,13 @@ class DecoderWriter(LinearWriter):
         ]
         outputs = [value("logits", TensorProto.FLOAT, [1, "rows", d.vocab_size])]
         shape: list[str | int | None] = ["length", d.kv_heads, d.head_size]
+        # Beside weights and inputs of 8 bits the rounding to 16 is nothing: see benchmarks/.
+        exact = self.quantization == "float32"
+        number = TensorProto.FLOAT if exact else TensorProto.FLOAT16
         for i in range(d.layers):
             for part in ("key", "value"):
-                inputs.append(value(f"past.{i}.{part}", TensorProto.FLOAT, shape))
-                outputs.append(value(f"present.{i}.{part}", TensorProto.FLOAT, shape))
+                inputs.append(value(f"past.{i}.{part}", number, shape))
+                outputs.append(value(f"present.{i}.{part}", number, shape))
         return inputs, outputs
 
     def prepare(self) -> None:
@@ -349,6 +353,12 @@ class DecoderWriter(LinearWriter):
         output: str = self.node("Concat", [q, k, v], axis=-1)
         return output
 
+    def gate(self, joined: str) -> str:
+        """The activations of the first half times the second."""
+        activation = 0 if self.decoder.activation == "silu" else 1
+        output: str = self.node("Gate", [joined], domain=OWN, activation=activation)
+        return output
+
     def feed_forward(self, i: int, x: str) -> str:
         d = self.decoder
 
@@ -365,12 +375,7 @@ class DecoderWriter(LinearWriter):
             bias = np.concatenate([self.checkpoint.rows(f"{i}.gate.bias"), up_bias])
             down_bias = self.checkpoint.rows(f"{i}.down.bias")
         joined = self.linear(x, f"{i}.gate_up", shape, gate_up(), bias)
-        gate, up = self.node("Split", [joined], 2, axis=-1, num_outputs=2)
-        if d.activation == "silu":
-            gate = self.node("QuickGelu", [gate], domain=CONTRIB, alpha=1.0)
-        else:
-            gate = self.node("Gelu", [gate], approximate="tanh")
-        product = self.node("Mul", [gate, up])
+        product = self.gate(joined)
         shape = (d.hidden_size, d.feed_forward_size)
         blocks = self.blocks(f"{i}.down", *shape)
         return self.linear(product, f"{i}.down", shape, blocks, down_bias)

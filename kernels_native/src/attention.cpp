@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
+#include "halves.h"
 #include "omnidraft/vectors.h"
 #include "products.h"
 
@@ -103,35 +105,51 @@ OMNIDRAFT_INLINE void order_path(const Row& row) {
   }
 }
 
-// The scores of up to R rows in a tile; where there are fewer, the last is computed several times.
-// The sums of a row do not depend on R.
+// Calls function(rows) with their number as a constant, for 1...R rows.
+template <std::size_t R, typename Function>
+OMNIDRAFT_INLINE void with_count(std::size_t count, const Function& function) {
+  if (count == R) {
+    function(std::integral_constant<std::size_t, R>());
+  } else if constexpr (R > 1) {
+    with_count<R - 1>(count, function);
+  }
+}
+
+// The scores of R rows in a tile. The sums of a row do not depend on R.
 template <std::size_t W, std::size_t R>
-OMNIDRAFT_INLINE void score(const Row* rows, std::size_t count, std::size_t tile, const float* keys,
+OMNIDRAFT_INLINE void score(const Row* rows, std::size_t tile, const float* keys,
                             std::size_t head_size) {
   using Floats = typename Vector<W>::Floats;
   constexpr std::size_t kVectors = kKeyTile / W;
   const float* queries[R];
   Floats sums[R][kVectors];
+#pragma GCC unroll 16
   for (std::size_t r = 0; r < R; ++r) {
-    queries[r] = rows[std::min(r, count - 1)].query;
+    queries[r] = rows[r].query;
+#pragma GCC unroll 16
     for (std::size_t v = 0; v < kVectors; ++v) {
       sums[r][v] = Floats{};
     }
   }
   for (std::size_t d = 0; d < head_size; ++d) {
     Floats column[kVectors];
+#pragma GCC unroll 16
     for (std::size_t v = 0; v < kVectors; ++v) {
       column[v] = load<W>(keys + d * kKeyTile + v * W);
     }
+#pragma GCC unroll 16
     for (std::size_t r = 0; r < R; ++r) {
+#pragma GCC unroll 16
       for (std::size_t v = 0; v < kVectors; ++v) {
         sums[r][v] += column[v] * queries[r][d];
       }
     }
   }
+#pragma GCC unroll 16
   for (std::size_t r = 0; r < R; ++r) {
+#pragma GCC unroll 16
     for (std::size_t v = 0; v < kVectors; ++v) {
-      store<W>(sums[r][v], rows[std::min(r, count - 1)].tile_scores(tile) + v * W);
+      store<W>(sums[r][v], rows[r].tile_scores(tile) + v * W);
     }
   }
 }
@@ -175,21 +193,19 @@ OMNIDRAFT_INLINE float softmax(float* scores, std::size_t count) {
   return sum;
 }
 
-// Adds the values of the tile's positions from `begin` to `end` to the outputs of up to R rows,
-// like `score`.
+// Adds the values of the tile's positions from `begin` to `end` to the outputs of R rows.
 template <std::size_t W, std::size_t R>
-OMNIDRAFT_INLINE void add_values(const Row* rows, std::size_t count, std::size_t tile,
-                                 std::size_t begin, std::size_t end, const float* values,
-                                 std::size_t stride, std::size_t head_size) {
+OMNIDRAFT_INLINE void add_values(const Row* rows, std::size_t tile, std::size_t begin,
+                                 std::size_t end, const float* values, std::size_t stride,
+                                 std::size_t head_size) {
   if (begin >= end) {
     return;
   }
   const float* weights[R];
   float* outputs[R];
   for (std::size_t r = 0; r < R; ++r) {
-    const Row& row = rows[std::min(r, count - 1)];
-    weights[r] = row.tile_scores(tile) + begin;
-    outputs[r] = row.output;
+    weights[r] = rows[r].tile_scores(tile) + begin;
+    outputs[r] = rows[r].output;
   }
   add_products<W, R>(weights, end - begin, values + begin * stride, stride, head_size, outputs);
 }
@@ -203,10 +219,6 @@ OMNIDRAFT_INLINE void add_seen(const Row* rows, std::size_t count, std::size_t t
   const std::size_t start = tile * kKeyTile;
   const auto first = [&](const Row& row) { return std::max(row.first, start) - start; };
   const auto end = [&](const Row& row) { return std::min(row.chain - start, kKeyTile); };
-  if (count == 1) {
-    add_values<W, 1>(rows, 1, tile, first(*rows), end(*rows), values, stride, head_size);
-    return;
-  }
   std::size_t common_first = 0;
   std::size_t common_end = kKeyTile;
   for (std::size_t r = 0; r < count; ++r) {
@@ -215,69 +227,95 @@ OMNIDRAFT_INLINE void add_seen(const Row* rows, std::size_t count, std::size_t t
   }
   common_end = std::max(common_end, common_first);
   for (std::size_t r = 0; r < count; ++r) {
-    add_values<W, 1>(rows + r, 1, tile, first(rows[r]), std::min(common_first, end(rows[r])),
-                     values, stride, head_size);
+    add_values<W, 1>(rows + r, tile, first(rows[r]), std::min(common_first, end(rows[r])), values,
+                     stride, head_size);
   }
-  add_values<W, kSharedRows<W>>(rows, count, tile, common_first, common_end, values, stride,
-                                head_size);
+  with_count<kSharedRows<W>>(count, [&](auto together) __attribute__((always_inline)) {
+    add_values<W, together>(rows, tile, common_first, common_end, values, stride, head_size);
+  });
   for (std::size_t r = 0; r < count; ++r) {
-    add_values<W, 1>(rows + r, 1, tile, std::max(common_end, first(rows[r])), end(rows[r]), values,
+    add_values<W, 1>(rows + r, tile, std::max(common_end, first(rows[r])), end(rows[r]), values,
                      stride, head_size);
   }
 }
 
+// `rows` rows of `width` numbers of a buffer, `stride` apart.
+struct Rows {
+  const float* data;
+  std::size_t stride;
+};
+
+// Their floats: where they are, or in `memory`, for rows * width of them. What lies `ahead` of them
+// is wanted next.
+Rows floats_of(const CacheBuffer& buffer, std::size_t offset, std::size_t rows, std::size_t width,
+               std::size_t stride, std::size_t ahead, float* memory) {
+  if (buffer.floats != nullptr) {
+    return {buffer.floats + offset, stride};
+  }
+  widen(buffer.halves + offset, rows, width, stride, memory, ahead);
+  return {memory, width};
+}
+
 // Adds the values of a row's path to its output.
 template <std::size_t W>
-OMNIDRAFT_INLINE void add_path(const Row& row, const float* values, std::size_t stride,
-                               std::size_t head_size) {
+OMNIDRAFT_INLINE void add_path(const AttentionShape& shape, const AttentionTensors& tensors,
+                               std::size_t kv_head, const Row& row, float* memory) {
+  const std::size_t size = shape.head_size;
   float* const outputs[1] = {row.output};
   for (std::size_t i = 0; i < row.path.count; ++i) {
     if (row.chain + i >= row.first) {
       const float* const weights[1] = {row.at(row.chain + i)};
       const auto slot = static_cast<std::size_t>(row.path.slots[i]);
-      add_products<W, 1>(weights, 1, values + slot * stride, stride, head_size, outputs);
+      const Rows values = floats_of(tensors.values, (slot * shape.kv_heads + kv_head) * size, 1,
+                                    size, size, 0, memory);
+      add_products<W, 1>(weights, 1, values.data, size, size, outputs);
     }
   }
 }
 
 template <std::size_t W>
 OMNIDRAFT_INLINE void attend_with(const AttentionShape& shape, const AttentionTensors& tensors,
-                                  std::size_t head, std::size_t begin, std::size_t end) {
+                                  HeadRange heads, std::size_t begin, std::size_t end) {
   const std::size_t size = shape.head_size;
-  const std::size_t kv_head = head / (shape.heads / shape.kv_heads);
+  const std::size_t kv_head = heads.begin / (shape.heads / shape.kv_heads);
   const std::size_t width = (shape.heads + 2 * shape.kv_heads) * size;
   const std::size_t stride = shape.kv_heads * size;
-  const std::size_t count = end - begin;
+  const std::size_t group = heads.end - heads.begin;
+  const std::size_t count = (end - begin) * group;
 
   thread_local std::vector<Row> rows;
   thread_local std::vector<float> memory;
-  rows.resize(count);
-  std::size_t needed = count * size;
+  rows.resize(count);  // the heads of a row, then those of the next
+  std::size_t needed = count * size + kKeyTile * size;
   std::size_t first_tile = std::numeric_limits<std::size_t>::max();
   std::size_t last_tile = 0;
   for (std::size_t r = 0; r < count; ++r) {
     Row& row = rows[r];
-    row.last = static_cast<std::size_t>(tensors.positions[begin + r]);
+    const std::size_t place = begin + r / group;
+    row.last = static_cast<std::size_t>(tensors.positions[place]);
     const bool all = shape.window == 0 || row.last < shape.window;
     row.first = all ? 0 : row.last - shape.window + 1;
-    row.path = path_of(shape, tensors, begin + r);
+    row.path = path_of(shape, tensors, place);
     row.chain = row.last + 1 - row.path.count;
-    row.last_slot = slot_of(tensors, begin + r, row.path);
+    row.last_slot = slot_of(tensors, place, row.path);
     needed += row.tiles() * kKeyTile;
     first_tile = std::min(first_tile, row.first_tile());
     last_tile = std::max(last_tile, row.last_tile());
   }
   memory.resize(needed);
-  float* query = memory.data();
+  float* const widened = memory.data();
+  float* query = widened + kKeyTile * size;
   float* scores = query + count * size;
   for (std::size_t r = 0; r < count; ++r, query += size) {
     Row& row = rows[r];
+    const std::size_t place = begin + r / group;
+    const std::size_t head = heads.begin + r % group;
     row.query = query;
     row.scores = scores;
-    row.output = tensors.output + ((begin + r) * shape.heads + head) * size;
+    row.output = tensors.output + (place * shape.heads + head) * size;
     scores += row.tiles() * kKeyTile;
-    prepare_head(shape, tensors, tensors.qkv + (begin + r) * width + head * size,
-                 tensors.query_norm, begin + r, query);
+    prepare_head(shape, tensors, tensors.qkv + place * width + head * size, tensors.query_norm,
+                 place, query);
     // In base 2, which the exponential is.
     for (std::size_t i = 0; i < size; ++i) {
       query[i] *= shape.scale * kLog2E;
@@ -285,16 +323,17 @@ OMNIDRAFT_INLINE void attend_with(const AttentionShape& shape, const AttentionTe
   }
 
   // Tile by tile, so that one is read from far away once for all rows.
+  const std::size_t ahead = stride * kKeyTile;
   for (std::size_t tile = first_tile; tile <= last_tile; ++tile) {
-    const float* keys = tensors.keys + (tile * shape.kv_heads + kv_head) * size * kKeyTile;
+    const std::size_t offset = (tile * shape.kv_heads + kv_head) * size * kKeyTile;
+    const float* const keys =
+        floats_of(tensors.keys, offset, 1, size * kKeyTile, size * kKeyTile, ahead, widened).data;
     for (std::size_t r = 0; r < count;) {
       const std::size_t seeing =
           together<W>(&rows[r], count - r, [&](const Row& row) { return row.sees(tile); });
-      if (seeing > 1) {
-        score<W, kSharedRows<W>>(&rows[r], seeing, tile, keys, size);
-      } else if (seeing == 1) {
-        score<W, 1>(&rows[r], 1, tile, keys, size);
-      }
+      with_count<kSharedRows<W>>(seeing, [&](auto together) __attribute__((always_inline)) {
+        score<W, together>(&rows[r], tile, keys, size);
+      });
       r += std::max<std::size_t>(seeing, 1);
     }
   }
@@ -314,18 +353,35 @@ OMNIDRAFT_INLINE void attend_with(const AttentionShape& shape, const AttentionTe
     std::fill(row.output, row.output + size, 0.0F);
   }
   for (std::size_t tile = first_tile; tile <= last_tile; ++tile) {
-    const float* values = tensors.values + tile * kKeyTile * stride + kv_head * size;
+    const std::size_t offset = tile * kKeyTile * stride + kv_head * size;
+    const Rows values = floats_of(tensors.values, offset, kKeyTile, size, stride, ahead, widened);
     for (std::size_t r = 0; r < count;) {
       const std::size_t seeing =
           together<W>(&rows[r], count - r, [&](const Row& row) { return row.sees_chain(tile); });
       if (seeing > 0) {
-        add_seen<W>(&rows[r], seeing, tile, values, stride, size);
+        add_seen<W>(&rows[r], seeing, tile, values.data, values.stride, size);
       }
       r += std::max<std::size_t>(seeing, 1);
     }
   }
   for (const Row& row : rows) {
-    add_path<W>(row, tensors.values + kv_head * size, stride, size);
+    add_path<W>(shape, tensors, kv_head, row, widened);
+  }
+}
+
+// Writes a key at one place of a tile.
+void write_column(const CacheBuffer& keys, const float* key, std::size_t size, std::size_t offset) {
+  if (keys.floats != nullptr) {
+    for (std::size_t i = 0; i < size; ++i) {
+      keys.floats[offset + i * kKeyTile] = key[i];
+    }
+    return;
+  }
+  thread_local std::vector<std::uint16_t> halves;
+  halves.resize(size);
+  narrow(key, size, halves.data());
+  for (std::size_t i = 0; i < size; ++i) {
+    keys.halves[offset + i * kKeyTile] = halves[i];
   }
 }
 
@@ -342,20 +398,22 @@ void append(const AttentionShape& shape, const AttentionTensors& tensors, std::s
         tensors.qkv + (row * (shape.heads + 2 * shape.kv_heads) + shape.heads) * size;
     for (std::size_t head = 0; head < shape.kv_heads; ++head, input += size) {
       prepare_head(shape, tensors, input, tensors.key_norm, row, key.data());
-      float* tile = tensors.keys + ((slot / kKeyTile) * shape.kv_heads + head) * size * kKeyTile +
-                    slot % kKeyTile;
-      for (std::size_t i = 0; i < size; ++i) {
-        tile[i * kKeyTile] = key[i];
-      }
+      write_column(tensors.keys, key.data(), size,
+                   ((slot / kKeyTile) * shape.kv_heads + head) * size * kKeyTile + slot % kKeyTile);
     }
     // The row's values, all heads of them, follow its keys.
-    std::copy(input, input + shape.kv_heads * size, tensors.values + slot * shape.kv_heads * size);
+    const std::size_t width = shape.kv_heads * size;
+    if (tensors.values.floats != nullptr) {
+      std::copy(input, input + width, tensors.values.floats + slot * width);
+    } else {
+      narrow(input, width, tensors.values.halves + slot * width);
+    }
   }
 }
 
 OMNIDRAFT_DISPATCH(void, attend,
-                   (const AttentionShape& shape, const AttentionTensors& tensors, std::size_t head,
+                   (const AttentionShape& shape, const AttentionTensors& tensors, HeadRange heads,
                     std::size_t begin, std::size_t end),
-                   (shape, tensors, head, begin, end), 16, 8, 4)
+                   (shape, tensors, heads, begin, end), 16, 8, 4)
 
 }  // namespace omnidraft

@@ -17,6 +17,12 @@ namespace omnidraft {
 // a tile are sums over head_size of whole vectors. A buffer's length is a multiple of it.
 constexpr std::size_t kKeyTile = 48;
 
+// Keys or values, as floats or as halves (see halves.h): of both pointers one is null.
+struct CacheBuffer {
+  float* floats = nullptr;
+  std::uint16_t* halves = nullptr;
+};
+
 struct AttentionShape {
   std::size_t rows = 0;
   std::size_t depth = 0;  // of the paths
@@ -40,8 +46,8 @@ struct AttentionTensors {
   const float* sines = nullptr;
   const float* query_norm = nullptr;  // [head_size]; null: queries are not normalised
   const float* key_norm = nullptr;
-  float* keys = nullptr;    // [length / kKeyTile, kv_heads, head_size, kKeyTile]
-  float* values = nullptr;  // [length, kv_heads, head_size]
+  CacheBuffer keys;         // [length / kKeyTile, kv_heads, head_size, kKeyTile]
+  CacheBuffer values;       // [length, kv_heads, head_size]
   float* output = nullptr;  // [rows, heads, head_size]
 };
 
@@ -49,8 +55,14 @@ struct AttentionTensors {
 void append(const AttentionShape& shape, const AttentionTensors& tensors, std::size_t begin,
             std::size_t end);
 
-// The output of a query head for rows begin...end-1; every row's key must have been appended.
-void attend(const AttentionShape& shape, const AttentionTensors& tensors, std::size_t head,
+// Query heads that have the same keys and values: some, or all, of a group.
+struct HeadRange {
+  std::size_t begin;
+  std::size_t end;
+};
+
+// The outputs of query heads for rows begin...end-1; every row's key must have been appended.
+void attend(const AttentionShape& shape, const AttentionTensors& tensors, HeadRange heads,
             std::size_t begin, std::size_t end);
 
 }  // namespace omnidraft

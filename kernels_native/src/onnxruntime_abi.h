@@ -24,7 +24,14 @@ struct OrtCustomOp;
 
 constexpr std::uint32_t kOrtApiVersion = 17;
 // ONNX's numbers of element types.
-enum ONNXTensorElementDataType { kFloat = 1, kUint8 = 2, kInt8 = 3, kInt32 = 6, kInt64 = 7 };
+enum ONNXTensorElementDataType {
+  kFloat = 1,
+  kUint8 = 2,
+  kInt8 = 3,
+  kInt32 = 6,
+  kInt64 = 7,
+  kFloat16 = 10
+};
 enum OrtCustomOpInputOutputCharacteristic { kRequired = 0, kOptional = 1 };
 enum OrtErrorCode { kFail = 1, kInvalidArgument = 2 };
 

@@ -8,6 +8,7 @@
 
 #include "attention.h"
 #include "block_linear.h"
+#include "gate.h"
 #include "linear.h"
 #include "low_rank.h"
 #include "onnxruntime_abi.h"
@@ -20,6 +21,8 @@ namespace {
 constexpr std::size_t kSerialWork = 200'000;
 // Rows of a long pass that one thread takes at a time.
 constexpr std::size_t kRowBlock = 16;
+// So many activations are computed by one thread.
+constexpr std::size_t kSerialValues = 16'384;
 constexpr std::size_t kLargestHead = 65'536;
 
 // What ONNX Runtime answered; its own status is passed on as it is.
@@ -117,12 +120,16 @@ struct Context {
   }
 };
 
+// With a KV cache of floats, or of halves.
+template <typename Number>
 struct Attention {
+  static constexpr bool kHalves = sizeof(Number) == 2;
+  static constexpr ONNXTensorElementDataType kCache = kHalves ? kFloat16 : kFloat;
   static constexpr const char* kName = "Attention";
-  static constexpr ONNXTensorElementDataType kInputs[] = {kFloat, kInt64, kFloat, kFloat, kFloat,
-                                                          kFloat, kFloat, kFloat, kInt64};
+  static constexpr ONNXTensorElementDataType kInputs[] = {kFloat, kInt64, kFloat, kFloat, kCache,
+                                                          kCache, kFloat, kFloat, kInt64};
   static constexpr std::size_t kRequiredInputs = 6;
-  static constexpr ONNXTensorElementDataType kOutputs[] = {kFloat, kFloat, kFloat};
+  static constexpr ONNXTensorElementDataType kOutputs[] = {kFloat, kCache, kCache};
 
   Attention(const OrtApi& api, const OrtKernelInfo* info) {
     const auto integer = [&](const char* name) {
@@ -156,8 +163,8 @@ struct Attention {
     const auto positions = context.input<std::int64_t>(1);
     const auto cosines = context.input<float>(2);
     const auto sines = context.input<float>(3);
-    const auto keys = context.input<float>(4);
-    const auto values = context.input<float>(5);
+    const auto keys = context.input<Number>(4);
+    const auto values = context.input<Number>(5);
     const auto query_norm = context.input<float>(6);
     const auto key_norm = context.input<float>(7);
     const auto paths = context.input<std::int64_t>(8);
@@ -201,21 +208,26 @@ struct Attention {
     tensors.key_norm = key_norm.data;
     tensors.output = context.output<float>(
         0, {1, qkv.shape[1], static_cast<std::int64_t>(shape.heads * shape.head_size)});
-    tensors.keys = context.output<float>(1, keys.shape);
-    tensors.values = context.output<float>(2, values.shape);
-    const std::size_t total = elements(keys.shape);
-    if (tensors.keys != keys.data) {
-      std::copy(keys.data, keys.data + total, tensors.keys);
-    }
-    if (tensors.values != values.data) {
-      std::copy(values.data, values.data + total, tensors.values);
-    }
+    tensors.keys = buffer(keys, context.output<Number>(1, keys.shape));
+    tensors.values = buffer(values, context.output<Number>(2, values.shape));
     run(context, shape, tensors);
   }
 
   AttentionShape shape;
 
  private:
+  // A present buffer, which holds what the past one does.
+  static CacheBuffer buffer(const Tensor<const Number>& past, Number* present) {
+    if (present != past.data) {
+      std::copy(past.data, past.data + elements(past.shape), present);
+    }
+    if constexpr (kHalves) {
+      return {nullptr, present};
+    } else {
+      return {present, nullptr};
+    }
+  }
+
   // Slots ascend, and none lies before its position: see `order_path`.
   static void check_paths(const AttentionShape& shape, const AttentionTensors& tensors,
                           std::size_t length) {
@@ -241,27 +253,43 @@ struct Attention {
       const auto all = static_cast<std::size_t>(tensors.positions[row]) + 1;
       seen += shape.window == 0 ? all : std::min(all, shape.window);
     }
+    const std::size_t group = shape.heads / shape.kv_heads;
     if (2 * seen * shape.heads * shape.head_size < kSerialWork) {
       append(shape, tensors, 0, shape.rows);
-      for (std::size_t head = 0; head < shape.heads; ++head) {
-        attend(shape, tensors, head, 0, shape.rows);
+      for (std::size_t head = 0; head < shape.heads; head += group) {
+        attend(shape, tensors, {head, head + group}, 0, shape.rows);
       }
       return;
     }
     const std::size_t blocks = (shape.rows + kRowBlock - 1) / kRowBlock;
-    const auto end_of = [&](std::size_t block) {
-      return std::min((block + 1) * kRowBlock, shape.rows);
-    };
     if (blocks == 1) {
       append(shape, tensors, 0, shape.rows);
     } else {
       context.parallel(blocks, [&](std::size_t block) {
-        append(shape, tensors, block * kRowBlock, end_of(block));
+        append(shape, tensors, block * kRowBlock, std::min((block + 1) * kRowBlock, shape.rows));
       });
     }
-    context.parallel(blocks * shape.heads, [&](std::size_t task) {
-      const std::size_t block = task / shape.heads;
-      attend(shape, tensors, task % shape.heads, block * kRowBlock, end_of(block));
+    // A task has rows and heads that read the same keys and values: enough of them to be worth the
+    // reading, and few enough that there are tasks for all threads.
+    constexpr std::size_t kFewTasks = 3;
+    std::size_t heads = std::min(group, kRowBlock);
+    const std::size_t all = shape.rows * heads;
+    const std::size_t most = 3 * kRowBlock;
+    const std::size_t parts =
+        all <= kRowBlock ? 1 : std::max<std::size_t>(2, (all + most - 1) / most);
+    const std::size_t rows = (shape.rows + parts - 1) / parts;
+    const std::size_t row_tasks = (shape.rows + rows - 1) / rows;
+    const auto head_tasks = [&] { return (group + heads - 1) / heads; };
+    while (heads > 1 && row_tasks * head_tasks() * shape.kv_heads < kFewTasks) {
+      heads = (heads + 1) / 2;
+    }
+    context.parallel(row_tasks * head_tasks() * shape.kv_heads, [&](std::size_t task) {
+      const std::size_t first = task % row_tasks * rows;
+      const std::size_t part = task / row_tasks;
+      const std::size_t kv_head = part / head_tasks();
+      const std::size_t head = kv_head * group + part % head_tasks() * heads;
+      attend(shape, tensors, {head, std::min(head + heads, (kv_head + 1) * group)}, first,
+             std::min(first + rows, shape.rows));
     });
   }
 };
@@ -284,6 +312,46 @@ struct QuantizeRows {
     auto* steps = context.output<float>(1, shape);
     quantize_rows(x.data, elements(shape), static_cast<std::size_t>(x.shape.back()), levels, steps);
   }
+};
+
+struct Gate {
+  static constexpr const char* kName = "Gate";
+  static constexpr ONNXTensorElementDataType kInputs[] = {kFloat};
+  static constexpr std::size_t kRequiredInputs = 1;
+  static constexpr ONNXTensorElementDataType kOutputs[] = {kFloat};
+
+  Gate(const OrtApi& api, const OrtKernelInfo* info) {
+    std::int64_t number = 0;
+    check(api.KernelInfoGetAttribute_int64(info, "activation", &number));
+    require(number >= 0 && number < static_cast<std::int64_t>(kActivations),
+            "activation must be 0 or 1");
+    activation = static_cast<Activation>(number);
+  }
+
+  // Input: gates and what they gate [..., 2 * width]. Output: [..., width].
+  void compute(const Context& context) {
+    const auto joined = context.input<float>(0);
+    require(!joined.shape.empty() && joined.shape.back() % 2 == 0, "x must be [..., 2 * width]");
+    std::vector<std::int64_t> shape = joined.shape;
+    const auto width = static_cast<std::size_t>(shape.back() / 2);
+    shape.back() /= 2;
+    auto* const result = context.output<float>(0, shape);
+    const std::size_t rows = width == 0 ? 0 : elements(shape) / width;
+    const std::size_t block =
+        std::max<std::size_t>(1, kSerialValues / std::max<std::size_t>(1, width));
+    const auto some = [&](std::size_t index) {
+      const std::size_t first = index * block;
+      gate(activation, joined.data + first * 2 * width, std::min(block, rows - first), width,
+           result + first * width);
+    };
+    if (rows <= block) {
+      gate(activation, joined.data, rows, width, result);
+    } else {
+      context.parallel((rows + block - 1) / block, some);
+    }
+  }
+
+  Activation activation = Activation::kSilu;
 };
 
 // Into how many parts a matrix of so many bytes is cut for the threads: parts small enough to share
@@ -574,10 +642,12 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
     static OrtCustomOpDomain* const kDomain = [&] {
       OrtCustomOpDomain* domain = nullptr;
       check(api->CreateCustomOpDomain("omnidraft", &domain));
-      check(api->CustomOpDomain_Add(domain, operator_of<Attention>()));
+      check(api->CustomOpDomain_Add(domain, operator_of<Attention<float>>()));
+      check(api->CustomOpDomain_Add(domain, operator_of<Attention<std::uint16_t>>()));
       check(api->CustomOpDomain_Add(domain, operator_of<AddLowRank>()));
       check(api->CustomOpDomain_Add(domain, operator_of<BlockRows>()));
       check(api->CustomOpDomain_Add(domain, operator_of<BlockWise>()));
+      check(api->CustomOpDomain_Add(domain, operator_of<Gate>()));
       check(api->CustomOpDomain_Add(domain, operator_of<Linear>()));
       check(api->CustomOpDomain_Add(domain, operator_of<QuantizeRows>()));
       return domain;

@@ -20,23 +20,30 @@ OMNIDRAFT_INLINE void add_columns(const float* const (&left)[R], std::size_t wid
                                   float* const (&result)[R]) {
   using Floats = typename Vector<W>::Floats;
   Floats sums[R][V];
+#pragma GCC unroll 16
   for (std::size_t r = 0; r < R; ++r) {
+#pragma GCC unroll 16
     for (std::size_t v = 0; v < V; ++v) {
       sums[r][v] = load<W>(result[r] + column + v * W);
     }
   }
   for (std::size_t i = 0; i < width; ++i) {
     Floats value[V];
+#pragma GCC unroll 16
     for (std::size_t v = 0; v < V; ++v) {
       value[v] = load<W>(right + i * stride + column + v * W);
     }
+#pragma GCC unroll 16
     for (std::size_t r = 0; r < R; ++r) {
+#pragma GCC unroll 16
       for (std::size_t v = 0; v < V; ++v) {
         sums[r][v] += value[v] * left[r][i];
       }
     }
   }
+#pragma GCC unroll 16
   for (std::size_t r = 0; r < R; ++r) {
+#pragma GCC unroll 16
     for (std::size_t v = 0; v < V; ++v) {
       store<W>(sums[r][v], result[r] + column + v * W);
     }

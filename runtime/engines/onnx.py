@@ -83,6 +83,7 @@ class OnnxModel:
         self._binding = self._session.io_binding()
 
         inputs = {value.name: value.shape for value in self._session.get_inputs()}
+        types = {value.name: value.type for value in self._session.get_inputs()}
         # In a bundle for any program attention takes the whole buffer and is told how much of it is
         # filled; our own sees a prefix: see export/graphs.
         self._told_length = "total_length" in inputs
@@ -93,9 +94,11 @@ class OnnxModel:
         names = [name for name in inputs if name.startswith("past.")]
         shape = [n if isinstance(n, int) else self._capacity for n in inputs[names[0]]]
         # One array for keys and values, in turn, of all layers.
-        reserved = reserve_cache({"": [len(names), *shape]}, np.float32, self._max_length)
-        self._cache: NDArray[np.float32] = reserved[""]
-        self._caches: dict[str, NDArray[np.float32]] = {
+        half = types[names[0]] == "tensor(float16)"
+        number = np.float16 if half else np.float32
+        reserved = reserve_cache({"": [len(names), *shape]}, number, self._max_length)
+        self._cache: NDArray[np.floating[Any]] = reserved[""]
+        self._caches: dict[str, NDArray[np.floating[Any]]] = {
             name.removeprefix("past."): cache
             for name, cache in zip(names, self._cache, strict=True)
         }

@@ -20,7 +20,7 @@ BUNDLE_FILE = "omnidraft.json"
 Backend = Literal["onnx", "qnn", "executorch"]
 BundleQuantization = Literal["none", "int8", "int4", "a16w8"]
 # Of the manifest and of what the conversion writes: models of another version are converted anew.
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 
 @dataclass(frozen=True)
