@@ -7,9 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from needs import needs
 from onnx import parser
@@ -28,6 +30,7 @@ from omnidraft.runtime.errors import (
     OmniDraftError,
     OptionError,
 )
+from omnidraft.runtime.models.resolve import resolve
 
 VOCAB, HEADS, SIZE = 50, 2, 8
 TOKENS = np.random.default_rng(0).integers(0, VOCAB, 20)
@@ -244,6 +247,28 @@ def test_a_new_engine_is_a_file_and_a_name(tmp_path: Path, monkeypatch: pytest.M
         open_engine(path, context=9)
     with pytest.raises(ModelNotFoundError, match="a wish"):
         engine_of(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_threads_sleep_once_a_pass_has_ended(
+    ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would take the cores of the other model's threads, or of the host's work."""
+    monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path / "cache"))
+    target = tmp_path / "target"
+    folder = resolve(str(write_target(target))) if ours else _genai_folder(tmp_path, shared=True)
+    opened: list[ort.SessionOptions] = []
+    session = ort.InferenceSession
+
+    def recorded(graph: str, options: ort.SessionOptions, **others: Any) -> ort.InferenceSession:
+        opened.append(options)
+        return session(graph, options, **others)
+
+    monkeypatch.setattr(ort, "InferenceSession", recorded)
+    open_engine(folder, threads=3)
+    (options,) = opened
+    assert options.intra_op_num_threads == 3
+    assert options.get_session_config_entry("session.force_spinning_stop") == "1"
 
 
 @pytest.mark.parametrize("shared", [False, True])

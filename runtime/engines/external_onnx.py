@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from omnidraft.runtime.engines.failures import cannot_run
 from omnidraft.runtime.engines.model import check_pass, check_truncation, reserve_cache
-from omnidraft.runtime.engines.onnx_session import cpu_session
+from omnidraft.runtime.engines.onnx_session import cpu_session, pass_options
 from omnidraft.runtime.engines.registry import EngineSpec
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
 from omnidraft.runtime.storage.checkpoints import is_checkpoint
@@ -87,7 +87,7 @@ class ExternalOnnxModel:
         graph = path if path.is_file() else find_decoder(path)
         if graph is None:
             raise ModelNotFoundError(f"{path} holds no ONNX decoder.")
-        self._session = _open_session(graph, threads)
+        self._session = cpu_session(graph, pass_options(threads))
         inputs = {value.name: value for value in self._session.get_inputs()}
         outputs = {value.name: value for value in self._session.get_outputs()}
         self._past_names = [name for name in inputs if name.startswith("past_key_values.")]
@@ -231,14 +231,6 @@ class ExternalOnnxModel:
         logits, *caches = self._session.run(names, feeds | self._caches)
         self._caches = dict(zip(self._past_names, caches, strict=True))
         return logits
-
-
-def _open_session(graph: Path, threads: int) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    return cpu_session(graph, options)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from omnidraft.runtime.engines.environment import Measured, measured_here
 from omnidraft.runtime.engines.failures import cannot_run
 from omnidraft.runtime.engines.model import check_pass, check_truncation, reserve_cache
-from omnidraft.runtime.engines.onnx_session import cpu_session
+from omnidraft.runtime.engines.onnx_session import cpu_session, pass_options
 from omnidraft.runtime.engines.registry import EngineSpec
 from omnidraft.runtime.engines.tree import Path as TreePath
 from omnidraft.runtime.engines.tree import TokenTree
@@ -41,8 +41,6 @@ class OnnxModel:
         folder: the converted model, or the bundle.
         threads: threads that work on one pass; at most the manifest's ``max_threads`` do, so that
             results stay batch-invariant.
-        spinning: whether idle threads spin for a moment instead of sleeping at once: faster
-            between short operations, at the cost of a busy core.
         max_length: longest sequence in tokens; default: the model's context length, of a drafter
             at most 8,192, since it keeps the recent part of a longer text. Memory for the cache is
             reserved for it, and taken only as the sequence grows.
@@ -59,7 +57,6 @@ class OnnxModel:
         folder: Path,
         *,
         threads: int = 2,
-        spinning: bool = True,
         max_length: int | None = None,
     ) -> None:
         description = _describe(folder)
@@ -72,13 +69,8 @@ class OnnxModel:
         self._threads = min(threads, description.max_threads or threads)
         self.least_pass = description.measured.get(self._threads, Measured(0)).least_pass
         """Tokens that a pass takes at least: see ``Measured``."""
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = self._threads
-        options.inter_op_num_threads = 1
+        options = pass_options(self._threads)
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
-        options.log_severity_level = 3
-        options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
-        options.add_session_config_entry("session.force_spinning_stop", "1")
         self._session = cpu_session(graph, options)
         self._binding = self._session.io_binding()
 

@@ -37,6 +37,20 @@ def register_operators(options: ort.SessionOptions) -> None:
         ) from error
 
 
+def pass_options(threads: int) -> ort.SessionOptions:
+    """What a session that computes passes of a model is opened with.
+
+    Its threads spin between the operators of a pass, and sleep once it has ended: they would take
+    the cores of the other model's threads, as target and drafter take turns.
+    """
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    return options
+
+
 def cpu_session(graph: Path, options: ort.SessionOptions) -> ort.InferenceSession:
     """Load a graph, which may use the operators of ``kernels_native``.
 
