@@ -13,6 +13,7 @@ from omnidraft.export.graphs.linears import Quantization as WrittenQuantization
 from omnidraft.export.graphs.stored import holds_weights_to_take, matrices, write_stored_graph
 from omnidraft.export.graphs.target import max_threads, write_graph
 from omnidraft.export.graphs.writer import Progress
+from omnidraft.runtime.cores import default_threads
 from omnidraft.runtime.engines.invariance import measure_invariance
 from omnidraft.runtime.engines.onnx import OnnxModel
 from omnidraft.runtime.models.catalogue import Quantization
@@ -92,7 +93,9 @@ def convert(
             extra_files,
             extra_manifest,
         )
-        manifest = measure_invariance(temporary, OnnxModel(temporary), progress)
+        manifest = measure_invariance(
+            temporary, OnnxModel(temporary, threads=default_threads()), progress
+        )
         manifest.save(temporary)
     return manifest
 

@@ -258,7 +258,7 @@ def load(
     *,
     quantization: Quantization = "auto",
     engine: Engine | None = None,
-    threads: int = 2,
+    threads: int | None = None,
     context: int | None = None,
     adapter: str | None = None,
     learn: bool = False,
@@ -276,7 +276,8 @@ def load(
         drafter: None decodes plainly.
         quantization: of a target that is converted here.
         engine: what runs the target; None: what suits it.
-        threads: for one pass of the target.
+        threads: for one pass of the target; None: one for each physical core that this process may
+            use, without little ones (``omnidraft doctor`` says how many).
         context: longest sequence of the target, in tokens; None: the model's own. Memory for it is
             taken as it fills.
         adapter: name of what the drafter has learned, as ``omnidraft adapters list`` shows it.

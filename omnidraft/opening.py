@@ -20,7 +20,7 @@ def open_pair(
     drafter: str | None,
     quantization: Quantization,
     engine: Engine | None,
-    threads: int,
+    threads: int | None,
     *,
     context: int | None = None,
     learnable: bool = False,
@@ -29,6 +29,7 @@ def open_pair(
     """Load a target and, unless it is None, a drafter.
 
     Args:
+        threads: for one pass of the target; None: see ``default_threads``.
         context: of the target: see ``load_model``.
         learnable: the drafter is to take adapters; its bundle is made at first use.
         progress: told each step.
@@ -51,7 +52,9 @@ def open_pair(
         from omnidraft.export.learnable import learnable_drafter
 
         place = str(learnable_drafter(drafter, progress=progress))
-    loaded = load_model(place, threads=drafter_threads(threads), drafts=True, progress=progress)
+    loaded = load_model(
+        place, threads=drafter_threads(target_model.threads), drafts=True, progress=progress
+    )
     return target_model, dataclasses.replace(loaded, name=drafter)
 
 

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from omnidraft.runtime.cores import own_cores
 from omnidraft.runtime.engines.environment import environment, measured_here
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models.cache import cache_folder
 from omnidraft.runtime.models.catalogue import default_drafter_folder
 from omnidraft.runtime.models.listing import list_models
-from omnidraft.runtime.processor import usable_cores
 from omnidraft.runtime.storage.manifest import MANIFEST_FILE, Manifest
 
 State = Literal["ok", "optional", "problem"]
@@ -53,7 +53,13 @@ def examine() -> list[Finding]:
 
 
 def _threads() -> Finding:
-    return Finding("Processor", "ok", f"{usable_cores()} usable of {os.cpu_count()} cores")
+    cores, all_cores = own_cores(), os.cpu_count()
+    quota = "" if cores.quota is None else f", of which a quota leaves the time of {cores.quota:g}"
+    return Finding(
+        "Processor",
+        "ok",
+        f"{cores.logical} usable of {all_cores} cores{quota}; threads by default: {cores.threads}",
+    )
 
 
 def _package(

@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 from tiny import write_target
 
 from omnidraft.runtime.bench import compare, read_prompts
+from omnidraft.runtime.cores import Cores
 from omnidraft.runtime.doctor import examine
 from omnidraft.runtime.engines.onnx import OnnxModel
 from omnidraft.runtime.models import LoadedModel, load_model
@@ -39,6 +40,8 @@ ELSEWHERE = [
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "cache"
     monkeypatch.setenv("OMNIDRAFT_CACHE", str(folder))
+    for module in ("cores", "models.load"):
+        monkeypatch.setattr(f"omnidraft.runtime.{module}.own_cores", lambda: Cores(4, 2))
     return folder
 
 

@@ -100,7 +100,7 @@ def adapt(
     raw: opt.Raw = False,
     quantization: opt.Weights = DEFAULT_QUANTIZATION,
     engine: opt.RunBy = None,
-    threads: opt.Threads = 2,
+    threads: opt.Threads = None,
     plot: Annotated[
         Path | None,
         typer.Option(metavar="FILE.png", help="Write the curves here.", show_default=False),

@@ -40,7 +40,7 @@ def bench(
     raw: opt.Raw = False,
     quantization: opt.Weights = DEFAULT_QUANTIZATION,
     engine: opt.RunBy = None,
-    threads: opt.Threads = 2,
+    threads: opt.Threads = None,
     context: opt.Context = None,
     adapter: opt.AdapterName = None,
     as_json: opt.AsJson = False,

@@ -96,7 +96,7 @@ def generate(
     ] = None,
     quantization: opt.Weights = DEFAULT_QUANTIZATION,
     engine: opt.RunBy = None,
-    threads: opt.Threads = 2,
+    threads: opt.Threads = None,
     context: opt.Context = None,
     adapter: opt.AdapterName = None,
     learn: Annotated[

@@ -157,7 +157,14 @@ Context = Annotated[
         show_default="the model's own",
     ),
 ]
-Threads = Annotated[int, typer.Option(**whole(1), help="Threads for one pass of the target.")]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        **whole(1),
+        help="Threads for one pass of the target.",
+        show_default="one for each physical core: see doctor",
+    ),
+]
 MeasuringThreads = Annotated[
     int,
     typer.Option(**whole(1, 256), help="Threads to measure parity and latency with."),

@@ -30,7 +30,7 @@ def profile(
     ] = None,
     drafter: opt.Drafter = DEFAULT_DRAFTER,
     quantization: opt.Weights = DEFAULT_QUANTIZATION,
-    threads: opt.Threads = 2,
+    threads: opt.Threads = None,
     limit: opt.Limit = None,
     max_new_tokens: Annotated[
         int, typer.Option(**opt.whole(2), help="Generate at most so many tokens.")

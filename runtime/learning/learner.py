@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from omnidraft._native import CacheDamagedError, CacheMismatchError, VocabularyPair
+from omnidraft.runtime.cores import default_threads
 from omnidraft.runtime.engines.model import HiddenStates, TakesAdapters, use_adapter
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.learning.adapter import Adapter, Metadata, model_key
@@ -24,6 +25,7 @@ from omnidraft.runtime.learning.trainer import LearningOptions, OnlineTrainer
 from omnidraft.runtime.learning.training_step import TrainingStep
 from omnidraft.runtime.learning.trial import Progress
 from omnidraft.runtime.models import LoadedModel
+from omnidraft.runtime.models.load import drafter_threads
 from omnidraft.runtime.storage.validation import mistakes
 
 _Figures = TypeVar("_Figures")
@@ -115,7 +117,10 @@ class Learner:
             head = _head_trainer(learning, adapter, drafter)
             self.trainer = OnlineTrainer(
                 # Beside answers on the trainer's thread alone, whose priority is low.
-                TrainingStep(drafter.path, threads=1 if choice.background else 2),
+                TrainingStep(
+                    drafter.path,
+                    threads=1 if choice.background else drafter_threads(default_threads()),
+                ),
                 mapping,
                 _with_rank(learning, adapter, choice.name),
                 lora=dict(adapter.lora),

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from omnidraft.runtime.cores import default_threads, own_cores
 from omnidraft.runtime.engines import Engine, engine_of, engine_spec, open_engine
 from omnidraft.runtime.engines.environment import measured_here
 from omnidraft.runtime.engines.invariance import measure_invariance
@@ -17,7 +18,6 @@ from omnidraft.runtime.models.cache import cache_folder
 from omnidraft.runtime.models.catalogue import DEFAULT_QUANTIZATION, Quantization
 from omnidraft.runtime.models.progress import Progress, by_stage, silent
 from omnidraft.runtime.models.resolve import resolve, resolve_checkpoint
-from omnidraft.runtime.processor import usable_cores
 from omnidraft.runtime.storage.manifest import MANIFEST_FILE, Manifest
 from omnidraft.runtime.text.tokenizer import Tokenizer
 
@@ -48,7 +48,7 @@ def load_model(
     *,
     quantization: Quantization = DEFAULT_QUANTIZATION,
     engine: Engine | None = None,
-    threads: int = 2,
+    threads: int | None = None,
     drafts: bool = False,
     context: int | None = None,
     progress: Progress = silent,
@@ -64,7 +64,7 @@ def load_model(
         quantization: of a model that is converted here.
         engine: ``transformers`` runs a checkpoint as it is, with the optional extra; default:
             what suits the model.
-        threads: threads for one pass.
+        threads: threads for one pass; None: see ``cores.default_threads``.
         drafts: it is loaded as a drafter, which need not be batch-invariant: nothing is measured.
         context: longest sequence in tokens; None: the model's own.
         progress: told each step of fetching, converting and measuring.
@@ -76,11 +76,10 @@ def load_model(
         OptionError: more threads than this machine can use; the model's context is shorter than
             ``context``, or the engine takes none.
     """
-    if threads > (most := max(_MOST_THREADS, usable_cores() or 1)):
-        raise OptionError(
-            f"threads must be at most {most} here, not {threads}: more than there are cores wait "
-            "for each other"
-        )
+    if threads is None:
+        threads = default_threads()
+    else:
+        _check_threads(threads, warn=not drafts)
     if engine is not None:
         engine_spec(engine).check()  # before much is fetched for it
     if engine is not None and engine_spec(engine).checkpoints:
@@ -115,6 +114,21 @@ def load_model(
             # Also where the folder could not be written.
             model.least_pass = least_pass  # type: ignore[attr-defined]
     return LoadedModel(name, path, model, tokenizer, difference == 0, kind, threads, difference)
+
+
+def _check_threads(threads: int, *, warn: bool) -> None:
+    cores = own_cores()
+    if threads > (most := max(_MOST_THREADS, cores.logical)):
+        raise OptionError(
+            f"threads must be at most {most} here, not {threads}: more than there are cores wait "
+            "for each other"
+        )
+    if warn and threads > cores.usable:
+        warnings.warn(
+            f"threads: {threads} are more than this process may keep busy at once, which is "
+            f"{cores.usable}: they wait for each other",
+            stacklevel=3,
+        )
 
 
 def _measure(name: str, path: Path, model: OnnxModel, progress: Progress) -> float:

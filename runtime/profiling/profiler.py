@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import TypeVar
 
 from omnidraft.runtime.bench import Prompt, fitting
+from omnidraft.runtime.cores import default_threads
 from omnidraft.runtime.models import LoadedModel, load_model
 from omnidraft.runtime.models.catalogue import Quantization
 from omnidraft.runtime.models.load import drafter_threads
@@ -62,7 +63,8 @@ class Request:
         target: see ``models.resolve``.
         drafter: likewise.
         quantization: of a target that is converted here.
-        threads: threads for a pass of the target; the device's limit holds if it is lower.
+        threads: threads for a pass of the target; None: see ``cores.default_threads``. The device's
+            limit holds if it is lower.
         prompts: answered plainly and speculatively in every repeat.
         repeats: each starts with an empty n-gram cache.
         max_new_tokens: of an answer.
@@ -73,7 +75,7 @@ class Request:
     target: str
     drafter: str
     quantization: Quantization
-    threads: int = 2
+    threads: int | None = None
     prompts: Sequence[Prompt] = PROMPTS
     repeats: int = 3
     max_new_tokens: int = 128
@@ -153,8 +155,8 @@ def _profile(
             prompts=len(request.prompts),
             repeats=request.repeats,
             max_new_tokens=request.max_new_tokens,
-            target_threads=_threads(request),
-            drafter_threads=drafter_threads(_threads(request)),
+            target_threads=loaded.target.threads,
+            drafter_threads=loaded.drafter.threads,
             draft_length=request.draft_length,
             quantization=request.quantization,
         ),
@@ -202,7 +204,8 @@ class _Loaded:
 
 def _threads(request: Request) -> int:
     limit = request.device.threads if request.device else None
-    return min(request.threads, limit or request.threads)
+    threads = default_threads() if request.threads is None else request.threads
+    return min(threads, limit or threads)
 
 
 def _load(request: Request, progress: Progress) -> tuple[_Loaded, Session]:
@@ -229,17 +232,14 @@ def _load(request: Request, progress: Progress) -> tuple[_Loaded, Session]:
             cap.check(f"after {step}")
         return result
 
+    threads = _threads(request)
     target = timed(
         "loading the target",
-        lambda: load_model(
-            request.target, quantization=request.quantization, threads=_threads(request)
-        ),
+        lambda: load_model(request.target, quantization=request.quantization, threads=threads),
     )
     drafter = timed(
         "loading the drafter",
-        lambda: load_model(
-            request.drafter, threads=drafter_threads(_threads(request)), drafts=True
-        ),
+        lambda: load_model(request.drafter, threads=drafter_threads(threads), drafts=True),
     )
     target_model = RecordedModel(target.model, max_length=device.target_context)
     drafter_model = RecordedModel(
