@@ -106,16 +106,13 @@ class Report:
 
 
 def read_prompts(path: Path, limit: int | None = None) -> list[Prompt]:
-    """Read a prompt file: one JSON object a line, with ``prompt`` and, if known, ``task``.
-
-    Instead of ``prompt`` there may be ``messages``, a list of ``{"role": …, "content": …}``.
+    """Read a prompt file, whose form ``parse_prompts`` tells.
 
     Raises:
-        OmniDraftError: the file cannot be read, or a line is not of this form.
+        OmniDraftError: the file cannot be read; see also ``parse_prompts``.
     """
     try:
-        # Not splitlines: JSON may hold line separators of Unicode as they are.
-        lines = path.read_text("utf-8-sig").split("\n")
+        text = path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
         raise OmniDraftError(
             f"{path} is not valid UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}"
@@ -124,8 +121,24 @@ def read_prompts(path: Path, limit: int | None = None) -> list[Prompt]:
         raise OmniDraftError(
             f"the prompts cannot be read from {path}: {error.strerror or error}"
         ) from error
+    return parse_prompts(text, str(path), limit)
+
+
+def parse_prompts(text: str, source: str, limit: int | None = None) -> list[Prompt]:
+    """The prompts of a text: one JSON object a line, with ``prompt`` and, if known, ``task``.
+
+    Instead of ``prompt`` there may be ``messages``, a list of ``{"role": …, "content": …}``.
+
+    Args:
+        source: where it comes from, for messages.
+        limit: only the first so many.
+
+    Raises:
+        OmniDraftError: a line is not of this form, or there is none.
+    """
     prompts: list[Prompt] = []
-    for number, line in enumerate(lines, 1):
+    # Not splitlines: JSON may hold line separators of Unicode as they are.
+    for number, line in enumerate(text.split("\n"), 1):
         if limit is not None and len(prompts) >= limit:
             break
         if not line.strip():
@@ -134,11 +147,11 @@ def read_prompts(path: Path, limit: int | None = None) -> list[Prompt]:
             prompts.append(_prompt(line))
         except ValueError as error:
             raise OmniDraftError(
-                f'{path}, line {number}: {error}. Expected is an object such as {{"task": "math", '
-                f'"prompt": "What is 2 + 2?"}}'
+                f"{source}, line {number}: {error}. Expected is an object such as "
+                '{"task": "math", "prompt": "What is 2 + 2?"}'
             ) from error
     if not prompts:
-        raise OmniDraftError(f"{path} holds no prompts")
+        raise OmniDraftError(f"{source} holds no prompts")
     return prompts
 
 

@@ -840,3 +840,67 @@ def test_models_and_doctor(world: dict[str, str]) -> None:
     findings = {finding["subject"]: finding for finding in json.loads(done.stdout)["findings"]}
     assert findings["ONNX Runtime"]["state"] == "ok"
     assert run(world, "--help").returncode == 0
+
+
+PROMPT_LINES = '{"task": "t", "prompt": "The quick"}\r\n\r\n{"prompt": "What? 😀"}\n'.encode()
+
+
+@pytest.mark.parametrize("limit", [None, 1])
+@pytest.mark.parametrize("command", ["bench", "adapt", "profile"])
+def test_prompts_from_stdin_are_those_of_a_file(
+    world: dict[str, str], tmp_path: Path, command: str, limit: int | None
+) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_bytes(PROMPT_LINES)
+    arguments = ["--target", world["target"], "--drafter", world["drafter"], "--json"]
+    arguments += ["--max-new-tokens", "4", *(["--limit", str(limit)] if limit else [])]
+    found = []
+    for number, source in enumerate((str(file), "-")):
+        more = ["--adapter", f"{tmp_path.name}{number}"] if command == "adapt" else []
+        done = run(
+            world,
+            *(command, source, *arguments, *more),
+            stdin=PROMPT_LINES if source == "-" else b"",
+            environment={"OMNIDRAFT_DATA": str(tmp_path / "data")},
+        )
+        assert done.returncode == 0, done.stderr
+        report = json.loads(done.stdout)
+        held = {"bench": "overall", "profile": "settings"}.get(command)
+        found.append((report[held] if held else report)["prompts"])
+    assert found == [limit or 2] * 2
+
+
+@pytest.mark.parametrize("command", ["bench", "adapt", "profile"])
+@pytest.mark.parametrize(
+    ("stdin", "message"),
+    [
+        (b"", "stdin holds no prompts"),
+        (b"{}", "stdin, line 1: it has neither"),
+        (b'{"prompt": "x"}\nx', "stdin, line 2: it is not JSON"),
+        (b"\xff", "stdin is not valid UTF-8"),
+    ],
+)
+def test_prompts_from_stdin_that_are_none(
+    world: dict[str, str], command: str, stdin: bytes, message: str
+) -> None:
+    more = ["--adapter", "a"] if command == "adapt" else []
+    done = run(world, command, "-", "--target", world["target"], *more, stdin=stdin)
+    assert done.returncode == 2 and done.stdout == b""
+    assert message in done.stderr.decode() and b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["bench", "-"], ["profile", "-"], ["generate", "-"], ["generate", "--messages", "-"]],
+    ids=" ".join,
+)
+def test_closed_stdin_is_said(world: dict[str, str], arguments: list[str]) -> None:
+    done = shell(world, f"omnidraft {' '.join(arguments)} --target {world['target']} <&-")
+    assert done.returncode == 2 and done.stdout == b""
+    assert b"stdin is closed" in done.stderr and b"Traceback" not in done.stderr
+
+
+def test_stdin_is_read_once(world: dict[str, str]) -> None:
+    arguments = ["adapt", "-", "--test", "-", "--adapter", "a", "--target", world["target"]]
+    done = run(world, *arguments, stdin=PROMPT_LINES)
+    assert done.returncode == 2 and b"stdin is read once" in done.stderr

@@ -13,7 +13,9 @@ from omnidraft.cli.interruption import Interrupted
 from omnidraft.cli.learning_run import LearningRun, check_plotting, draw
 from omnidraft.cli.loading import open_models
 from omnidraft.cli.output import errors, print_json, stdout, steps
-from omnidraft.runtime.bench import Prompt, Report, compare, fitting, read_prompts
+from omnidraft.cli.prompt import read_prompts
+from omnidraft.runtime.bench import Prompt, Report, compare, fitting
+from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.learning.objective import LossName, Objective
 from omnidraft.runtime.models import LoadedModel
 from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION
@@ -121,6 +123,8 @@ def adapt(
     """
     if plot is not None:
         check_plotting(plot)
+    if str(prompts) == str(test) == "-":
+        raise OmniDraftError("stdin is read once: give the prompts or those of --test as a file")
     stream = read_prompts(prompts, limit)
     tests = read_prompts(test) if test is not None else []
     from omnidraft.runtime.learning.learner import AdapterChoice

@@ -11,7 +11,8 @@ from omnidraft.cli import options as opt
 from omnidraft.cli.interruption import Interrupted
 from omnidraft.cli.loading import generation_options, open_session
 from omnidraft.cli.output import errors, print_json, print_table, stdout, steps
-from omnidraft.runtime.bench import Comparison, Report, compare, fitting, read_prompts
+from omnidraft.cli.prompt import read_prompts
+from omnidraft.runtime.bench import Comparison, Report, compare, fitting
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION
 from omnidraft.runtime.options import (

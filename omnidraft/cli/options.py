@@ -61,7 +61,7 @@ def one_of(kind: Any) -> dict[str, Any]:
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else.")]
 PROMPTS: Final[dict[str, Any]] = {
     "metavar": "PROMPTS.jsonl",
-    "help": 'Prompts, a line each: {"task": "...", "prompt": "..."}.',
+    "help": 'Prompts, a line each: {"task": "...", "prompt": "..."}; - is stdin.',
 }
 PromptFile = Annotated[Path, typer.Argument(**PROMPTS)]
 Limit = Annotated[int | None, typer.Option(**whole(1), help="Only the first N prompts.")]

@@ -12,7 +12,7 @@ from rich.table import Table
 from omnidraft.cli import options as opt
 from omnidraft.cli.interruption import Interrupted
 from omnidraft.cli.output import errors, print_json, stdout, steps
-from omnidraft.runtime.bench import read_prompts
+from omnidraft.cli.prompt import read_prompts
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION
 from omnidraft.runtime.options import DEFAULT_DRAFT_LENGTH, read_draft_length

@@ -1,4 +1,4 @@
-"""The prompt of one answer: an argument, an option, a file or stdin; or a conversation."""
+"""The prompt of one answer: an argument, an option, a file or stdin; or a conversation; or many."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from omnidraft.cli.output import errors
+from omnidraft.runtime import bench
+from omnidraft.runtime.bench import Prompt as Entry
 from omnidraft.runtime.errors import OptionError
 from omnidraft.runtime.session import Prompt
 from omnidraft.runtime.text.chat import checked_messages
@@ -34,7 +36,7 @@ def read_conversation(prompt: Callable[[], str], system: str | None, file: Path 
             "--system goes with a prompt. In a file of --messages the first message may be "
             '{"role": "system", "content": "Be brief."}'
         )
-    text = _stdin() if str(file) == "-" else _of_file(file, "the messages")
+    text = _stdin("Type the messages") if str(file) == "-" else _of_file(file, "the messages")
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -46,6 +48,17 @@ def read_conversation(prompt: Callable[[], str], system: str | None, file: Path 
         return checked_messages(value)
     except OptionError as error:
         raise OptionError(f"{file}: {error}") from error
+
+
+def read_prompts(file: Path, limit: int | None = None) -> list[Entry]:
+    """The prompts of a file, a line each; ``-`` stands for stdin.
+
+    Raises:
+        OmniDraftError: see ``bench.read_prompts``.
+    """
+    if str(file) != "-":
+        return bench.read_prompts(file, limit)
+    return bench.parse_prompts(_stdin("Type the prompts, a line of JSON each"), "stdin", limit)
 
 
 def read_prompt(argument: str | None, option: str | None, file: Path | None) -> str:
@@ -74,11 +87,7 @@ def _read(argument: str | None, option: str | None, file: Path | None) -> str:
             raise OptionError(f"there is no prompt, and nothing came from stdin. Give it {_WAYS}")
         return text
     if str(given[0]) == "-":
-        if sys.stdin is None:
-            raise OptionError(f"there is no stdin to read the prompt from. Give it {_WAYS}")
-        if sys.stdin.isatty():
-            errors.print("Type the prompt; Ctrl-D on a line of its own ends it.", style="dim")
-        return _stdin()
+        return _stdin("Type the prompt")
     if file is None:
         return _characters(str(given[0]))
     return _of_file(file, "the prompt")
@@ -102,7 +111,12 @@ def _characters(argument: str) -> str:
     return argument
 
 
-def _stdin() -> str:
+def _stdin(asks: str = "") -> str:
+    """What stdin holds. In a terminal whoever is to type it is told by ``asks``."""
+    if sys.stdin is None:
+        raise OptionError("stdin is closed: there is nothing to read from it")
+    if asks and sys.stdin.isatty():
+        errors.print(f"{asks}; Ctrl-D on a line of its own ends it.", style="dim")
     return _decoded(sys.stdin.buffer.read(), "stdin")
 
 
