@@ -904,3 +904,22 @@ def test_stdin_is_read_once(world: dict[str, str]) -> None:
     arguments = ["adapt", "-", "--test", "-", "--adapter", "a", "--target", world["target"]]
     done = run(world, *arguments, stdin=PROMPT_LINES)
     assert done.returncode == 2 and b"stdin is read once" in done.stderr
+
+
+def test_what_inspect_is_given_instead_of_a_bundle(world: dict[str, str], tmp_path: Path) -> None:
+    gguf = tmp_path / "model.gguf"
+    gguf.write_bytes(b"GGUF")
+    pulled = run(world, "models", "pull", world["target"])
+    converted = pulled.stdout.decode().strip()
+    for given, what in {
+        "default": "is the name of a model, no bundle. `omnidraft export default --output",
+        "smollm2-135m": "is the name of a model, no bundle. `omnidraft export smollm2-135m",
+        converted: "is a converted model, no bundle. `omnidraft doctor`",
+        world["drafter"]: f"is a checkpoint, no bundle. `omnidraft export {world['drafter']} --",
+        str(gguf): f"is a checkpoint, no bundle. `omnidraft export {gguf} --output FOLDER`",
+        str(tmp_path): "has no omnidraft.json. Give a folder",
+        str(tmp_path / "none"): "does not exist. Give a folder",
+    }.items():
+        done = run(world, "inspect", given)
+        assert done.returncode == 2 and done.stdout == b""
+        assert f"error: {given} " in done.stderr.decode() and what in done.stderr.decode()

@@ -10,7 +10,10 @@ from rich.table import Table
 
 from omnidraft.cli import options as opt
 from omnidraft.cli.output import print_json, stdout, steps
-from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.errors import ModelNotFoundError, OmniDraftError
+from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, PACKAGED_MODELS
+from omnidraft.runtime.storage.checkpoints import is_checkpoint
+from omnidraft.runtime.storage.manifest import MANIFEST_FILE
 
 if TYPE_CHECKING:
     from omnidraft.export.parity import Verified
@@ -39,9 +42,7 @@ def inspect(
     Example:
       omnidraft inspect bundle --verify
     """
-    from omnidraft.runtime.storage.bundle import Bundle
-
-    bundle = Bundle.load(folder)
+    bundle = _load(folder)
     verified = None
     if verify:
         from omnidraft.export.parity import verify as measure
@@ -59,6 +60,27 @@ def inspect(
         raise OmniDraftError(
             f"{folder} is not what its manifest says: {verified.reason}. Export it again."
         )
+
+
+def _load(folder: Path) -> Bundle:
+    from omnidraft.runtime.storage.bundle import Bundle
+
+    try:
+        return Bundle.load(folder)
+    except ModelNotFoundError as error:
+        made = f"`omnidraft export {folder} --output FOLDER` makes a bundle of it, and shows it"
+        if str(folder) in (DEFAULT_DRAFTER, *PACKAGED_MODELS):
+            raise ModelNotFoundError(
+                f"{folder} is the name of a model, no bundle. {made}."
+            ) from error
+        if (folder / MANIFEST_FILE).is_file():
+            raise ModelNotFoundError(
+                f"{folder} is a converted model, no bundle. `omnidraft doctor` tells of those in "
+                "the cache."
+            ) from error
+        if is_checkpoint(folder):
+            raise ModelNotFoundError(f"{folder} is a checkpoint, no bundle. {made}.") from error
+        raise
 
 
 def _print_bundle(bundle: Bundle, verified: Verified | None) -> None:
