@@ -110,7 +110,8 @@ class Session:
 
         Raises:
             OmniDraftError: text that is not valid Unicode, or for which the model lacks a token;
-                messages for a model without a chat template, or that its template refuses.
+                messages for a model without a chat template, or that its template refuses or would
+                leave out.
         """
         tokenizer = self.target.tokenizer
         if isinstance(prompt, str):
@@ -160,7 +161,10 @@ class Session:
                 )
         if messages and tokens:
             raise OptionError("a prompt must hold messages or token ids, not both")
-        return self.target.tokenizer.encode_chat(messages) if messages else tokens
+        if not messages:
+            return tokens
+        self.target.tokenizer.check_roles(messages)
+        return self.target.tokenizer.encode_chat(messages)
 
     def stream(
         self,

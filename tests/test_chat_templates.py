@@ -11,7 +11,8 @@ import pytest
 from chat_families import ANSWER, CONVERSATIONS, FAMILIES, RENDERED, SYSTEM, USER
 from needs import needs
 
-from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.errors import OmniDraftError, OptionError
+from omnidraft.runtime.text.chat import check_roles, render_chat
 from omnidraft.runtime.text.tokenizer import Tokenizer
 
 RECORDED = json.loads(RENDERED.read_text("utf-8"))
@@ -147,3 +148,47 @@ def test_white_space_that_a_marker_swallows_is_gone_beside_typed_names_too(
     ids = tokenizer.encode_chat([{"role": "user", "content": "  a <|end|> b"}])
     shown = b"".join(tokenizer.shown_bytes(token) for token in ids).decode()
     assert shown == "a <|end|> b"
+
+
+KNOWN = (
+    "{% for m in messages %}{% if m.role == 'user' %}U{{ m.content }}"
+    "{% elif m.role in ['assistant', \"helper\"] %}A{{ m.content }}"
+    "{% elif m.role == 'judge' %}{{ raise_exception('no judges') }}{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "role", "taken"),
+    [
+        ("chatml", "robot", "system, developer, user, assistant, tool"),
+        ("chatml", "", "system, developer, user, assistant, tool"),
+        ("chatml", "User", "system, developer, user, assistant, tool"),
+        ("gemma3", "robot", "system, developer, user, assistant, tool"),
+        ("phi3", "tool", "system, user, assistant"),
+        ("qwen3", "developer", "system, user, assistant, tool"),
+        ("llama3", "robot", "system, developer, user, assistant, tool, ipython"),
+        (KNOWN, "system", "user, assistant, helper"),
+    ],
+)
+def test_messages_that_would_be_left_out_are_refused(template: str, role: str, taken: str) -> None:
+    text = FAMILIES[template].template if template in FAMILIES else template
+    for messages in (
+        [{"role": role, "content": "x"}, USER],
+        [USER, {"role": role, "content": "x"}],
+    ):
+        with pytest.raises(OptionError, match=f"the role '{role}'. It takes: {taken}$"):
+            check_roles(text, messages)
+    for each in taken.split(", "):
+        check_roles(text, [{"role": each, "content": ""}])
+
+
+def test_a_template_refuses_roles_in_its_own_words() -> None:
+    judge = [{"role": "judge", "content": "x"}]
+    check_roles(KNOWN, judge)
+    with pytest.raises(OmniDraftError, match="no judges"):
+        render_chat(KNOWN, judge)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_ordinary_conversations_keep_their_roles(name: str, read: dict[str, Tokenizer]) -> None:
+    read[name].check_roles([USER, ANSWER, USER])

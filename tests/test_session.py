@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from tiny import write_drafter, write_target
 
 from omnidraft import GenerationOptions, SamplingParameters, Session
-from omnidraft.runtime.errors import OmniDraftError
+from omnidraft.runtime.errors import OmniDraftError, OptionError
 from omnidraft.runtime.models import LoadedModel, load_model
 
 EXTRA = "<|extra|>"
@@ -131,3 +131,10 @@ def test_log_probabilities_are_the_targets(tmp_path: Path, sampling: SamplingPar
     assert session.generate("What?", replace(options, logprobs=None)).logprobs is None
     none = session.generate("What?", replace(options, logprobs=0)).logprobs
     assert none is not None and all(each.top == () for each in none)
+
+
+def test_a_message_with_a_role_that_nobody_knows(tmp_path: Path) -> None:
+    session = Session(load_model(str(write_target(tmp_path / "target")), threads=1))
+    with pytest.raises(OptionError, match=r"no message with the role 'robot'\. It takes: sys"):
+        session.encode([{"role": "robot", "content": "Beep."}])
+    assert session.encode([{"role": "tool", "content": "4"}])

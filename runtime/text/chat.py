@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from omnidraft.runtime.errors import OmniDraftError, OptionError
 
 Message = Mapping[str, Any]
 """One turn: ``role`` ("system", "user", "assistant", …) and ``content``."""
+
+_ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 def checked_messages(value: object) -> list[Message]:
@@ -78,6 +81,52 @@ def _rendered(
         **special_tokens,
     }
     return render(template, given)
+
+
+def check_roles(template: str, messages: Sequence[Message]) -> None:
+    """Refuse messages that a template would leave out, and those whose role nobody knows.
+
+    Most templates write any role into the prompt, and some show only those that they know.
+
+    Raises:
+        OptionError: there is such a message; the roles that the template takes are named.
+    """
+    for role in (each["role"] for each in messages):
+        if role in _roles(template):
+            shown = _shown(template, role)
+            # One that the template refuses is refused in its own words.
+            if shown is not False:
+                continue
+        taken = (each for each in _roles(template) if _shown(template, each))
+        raise OptionError(
+            f"the model's chat template takes no message with the role {role!r:.80}. It takes: "
+            f"{', '.join(taken) or 'none'}"
+        )
+
+
+@functools.lru_cache(maxsize=8)
+def _roles(template: str) -> tuple[str, ...]:
+    """The usual roles, and what a template compares roles with."""
+    compared = [
+        text
+        for statement in re.findall(r"\{%(.*?)%\}", template, re.DOTALL)
+        if "role" in statement
+        for texts in re.findall(r"""(?:[!=]=|\bin)\s*[\[(]?((?:\s*["'][\w-]+["'],?)+)""", statement)
+        for text in re.findall(r"[\w-]+", texts)
+    ]
+    return tuple(dict.fromkeys((*_ROLES, *compared)))
+
+
+@functools.lru_cache(maxsize=64)
+def _shown(template: str, role: str) -> bool | None:
+    """Whether a template shows what a message of a role says; None: it refuses such messages."""
+    probe = "271828"
+    asked, said = {"role": "user", "content": "?"}, {"role": role, "content": probe}
+    found = None
+    for turns in ([said], [asked, said], [said, asked]):
+        with contextlib.suppress(OmniDraftError):
+            found = bool(found) or probe in render_chat(template, turns)
+    return found
 
 
 def _in_parts(content: object) -> object:

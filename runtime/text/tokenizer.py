@@ -18,7 +18,7 @@ from omnidraft.runtime.storage.reading import (
     reading,
 )
 from omnidraft.runtime.text.backend import ids_of, open_backend
-from omnidraft.runtime.text.chat import Message, render_chat, words_of_template
+from omnidraft.runtime.text.chat import Message, check_roles, render_chat, words_of_template
 from omnidraft.runtime.text.gguf_tokenizer import tokenizer_files_from_gguf
 from omnidraft.runtime.text.markers import (
     END_TOKENS,
@@ -270,6 +270,11 @@ class Tokenizer:
             add_generation_prompt=add_generation_prompt,
             special_tokens=self._special_names,
         )
+
+    def check_roles(self, messages: Sequence[Message]) -> None:
+        """See ``chat.check_roles``; without a template ``apply_chat`` refuses all."""
+        if self._template is not None:
+            check_roles(self._template, messages)
 
     def encode_chat(
         self, messages: Sequence[Message], *, add_generation_prompt: bool = True
