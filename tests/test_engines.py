@@ -354,5 +354,5 @@ def test_a_model_of_the_genai_builder(tmp_path: Path) -> None:
 
 
 def test_a_cache_that_cannot_be_reserved_is_said() -> None:
-    with pytest.raises(OmniDraftError, match=r"GB for the keys and values of 7 tokens.*--context"):
+    with pytest.raises(OmniDraftError, match=r"GB for the keys and values of 7 tokens.*context=…"):
         reserve_cache({"k": (2**50,), "v": (2**50,)}, np.float32, 7)

@@ -6,8 +6,10 @@ import asyncio
 import copy
 import gc
 import inspect
+import json
 import logging
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -556,3 +558,53 @@ def test_an_adapter_begins_with_an_answer(
     with load():
         pass
     assert kept.path.read_bytes() == learned
+
+
+@pytest.mark.parametrize(
+    ("context", "argument", "option"),
+    [(20, "raise it with context=…,", "raise it with --context,"), (None, "raw=True", "--raw")],
+)
+def test_errors_speak_of_arguments_and_the_command_of_options(
+    context: int | None,
+    argument: str,
+    option: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from omnidraft.cli.app import main
+
+    target = write_target(tmp_path / "target")
+    settings = target / "tokenizer_config.json"
+    if context is None:  # a conversation for a model that was not trained to have any
+        values = json.loads(settings.read_text())
+        del values["chat_template"]
+        settings.write_text(json.dumps(values))
+    messages = [{"role": "user", "content": "word " * 40}]
+    with (
+        omnidraft.load(target, None, threads=1, context=context) as model,
+        pytest.raises(OmniDraftError) as refused,
+    ):
+        model.generate(messages)
+    assert argument in str(refused.value) and "--" not in str(refused.value)
+    file = tmp_path / "messages.json"
+    file.write_text(json.dumps(messages))
+    command = ["omnidraft", "generate", "--no-draft", "--target", str(target), "--threads", "1"]
+    command += ["--messages", str(file), *(["--context", str(context)] if context else [])]
+    monkeypatch.setattr("sys.argv", command)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and option in said and argument not in said
+
+
+def test_the_runtime_names_no_option_of_generate() -> None:
+    """Commands to type are another thing: their options are meant."""
+    named = re.compile(r"--(?:context|raw|engine|drafter|tree|threads|stop|seed|top-|min-p)\b")
+    runtime = Path(decoder.__file__).parents[1]
+    found = {
+        str(path): lines
+        for path in runtime.rglob("*.py")
+        if (lines := [each for each in path.read_text("utf-8").splitlines() if named.search(each)])
+    }
+    assert found == {}

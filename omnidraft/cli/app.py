@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import warnings
 from typing import Annotated
@@ -71,7 +72,7 @@ app.add_typer(adapters_app, name="adapters")
 def main() -> None:
     """Run the command. What a user can mend ends with a message and exit code 2."""
     warnings.showwarning = lambda message, *_, **__: errors.print(
-        Text(f"warning: {message}", "yellow"), soft_wrap=True
+        Text(f"warning: {_with_options(str(message))}", "yellow"), soft_wrap=True
     )
     raise_on_signals()
     _fill_closed_descriptors()
@@ -115,7 +116,14 @@ def _run() -> None:
 
 
 def _say(error: str) -> None:
-    errors.print(Text(f"error: {error}", "red"), soft_wrap=True)
+    errors.print(Text(f"error: {_with_options(error)}", "red"), soft_wrap=True)
+
+
+def _with_options(message: str) -> str:
+    """A message of the runtime, which names arguments of Python: raw=True is --raw here."""
+    return re.sub(r"\b(context|drafter|engine|raw)=(?:…|True\b)", r"--\1", message).replace(
+        'quantization="4bit"', "--quantization 4bit"
+    )
 
 
 def _in_words(error: OSError) -> str:

@@ -234,7 +234,7 @@ def check_prompt(target: CausalModel, length: int) -> None:
     if own > target.max_length:
         raise ContextOverflowError(
             f"the prompt has {length} tokens, but the context was limited to {target.max_length} "
-            f"of the model's {own}; raise it with --context, or shorten the prompt by {least}"
+            f"of the model's {own}; raise it with context=…, or shorten the prompt by {least}"
         )
     raise ContextOverflowError(
         f"the prompt has {length} tokens, but the model's context holds {own}; shorten the prompt "

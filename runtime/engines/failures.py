@@ -31,7 +31,7 @@ def cannot_load(path: Path, error: Exception) -> OmniDraftError:
     if is_memory_short(error):
         return OmniDraftError(
             f"There is not enough memory to load {path}. End other programs, or take weights of "
-            "fewer bits (--quantization 4bit) or a smaller model."
+            'fewer bits (quantization="4bit") or a smaller model.'
         )
     return DamagedFileError(f"{path} cannot be loaded: {_reason(error)}.")
 
@@ -41,7 +41,7 @@ def cannot_run(error: Exception) -> OmniDraftError:
     if is_memory_short(error):
         return OmniDraftError(
             "There is not enough memory for a pass of the model. End other programs, or take a "
-            "shorter context (--context)."
+            "shorter context (context=…)."
         )
     return OmniDraftError(f"The model's engine failed: {_reason(error)}.")
 

@@ -196,7 +196,7 @@ def reserve_cache(
         size = sum(math.prod(shape) for shape in shapes.values()) * np.dtype(dtype).itemsize
         raise OmniDraftError(
             f"the system reserves no {size / 1e9:.1f} GB for the keys and values of {tokens} "
-            "tokens. Choose a shorter context (--context), or free memory"
+            "tokens. Choose a shorter context (context=…), or free memory"
         ) from error
 
 

@@ -59,7 +59,7 @@ class TransformersModel:
             # It would make weights up that lie in another part.
             if read_gguf_metadata(path, "split.").get("split.count", 1) > 1:
                 raise OmniDraftError(
-                    f"transformers reads no GGUF in parts, as {path} is. Leave --engine out, or "
+                    f"transformers reads no GGUF in parts, as {path} is. Leave engine=… out, or "
                     "join the parts with llama-gguf-split --merge."
                 )
             options["gguf_file"] = path.name

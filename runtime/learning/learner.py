@@ -76,7 +76,7 @@ class Learner:
         if not isinstance(model, TakesAdapters):
             raise OmniDraftError(
                 f"The drafter {drafter.name} takes no adapter on this engine. Export it with "
-                "`omnidraft export --backend onnx`, and pass the bundle as --drafter."
+                "`omnidraft export --backend onnx`, and pass the bundle as drafter=…."
             )
         self._model = model
         self._choice = choice

@@ -91,5 +91,5 @@ def default_drafter_folder() -> Path:
             return folder
     raise ModelNotFoundError(
         "The built-in drafter is missing from this installation. Install omnidraft again, or name "
-        "another drafter (--drafter)."
+        "another drafter (drafter=…)."
     )

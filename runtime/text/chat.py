@@ -62,7 +62,7 @@ def render_chat(
         reason = str(error) or type(error).__name__
         raise OmniDraftError(
             f"The model's chat template cannot render this conversation: {reason:.300}. "
-            "Use the raw prompt instead (--raw)."
+            "Use the raw prompt instead (raw=True)."
         ) from error
 
 

@@ -263,7 +263,7 @@ class Tokenizer:
             OmniDraftError: the model has no chat template, or it refuses the messages.
         """
         if self._template is None:
-            raise OmniDraftError("This model has no chat template. Use the raw prompt (--raw).")
+            raise OmniDraftError("This model has no chat template. Use the raw prompt (raw=True).")
         return render_chat(
             self._template,
             messages,
