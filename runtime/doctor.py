@@ -58,7 +58,7 @@ def _threads() -> Finding:
     return Finding(
         "Processor",
         "ok",
-        f"{cores.logical} usable of {all_cores} cores{quota}; threads by default: {cores.threads}",
+        f"usable cores: {cores.logical} of {all_cores}{quota}; threads by default: {cores.threads}",
     )
 
 

@@ -19,7 +19,9 @@ import typer
 from tiny import write_drafter, write_target
 
 import omnidraft
+from omnidraft.cli import output
 from omnidraft.cli.app import app
+from omnidraft.cli.output import count
 
 NASTY = [
     "emoji 😀👩‍👩‍👧 end",
@@ -923,3 +925,18 @@ def test_what_inspect_is_given_instead_of_a_bundle(world: dict[str, str], tmp_pa
         done = run(world, "inspect", given)
         assert done.returncode == 2 and done.stdout == b""
         assert f"error: {given} " in done.stderr.decode() and what in done.stderr.decode()
+
+
+def test_one_of_a_thing_is_named_so() -> None:
+    assert [count(n, "token") for n in (0, 1, 2, 1234)] == [
+        *("0 tokens", "1 token"),
+        *("2 tokens", "1,234 tokens"),
+    ]
+    things = "update|prompt|answer|token|thread|core|step|layer|head|position|repeat|time|n-gram"
+    bare = re.compile(rf"\{{[^{{}}:]*(?::,)?\}} (?:{things})s\b")
+    code = Path(output.__file__).parent.glob("*.py")
+    found = [
+        line for path in code for line in path.read_text("utf-8").splitlines() if bare.search(line)
+    ]
+    # The size of a vocabulary, of which there is none of one token.
+    assert [line.strip() for line in found if "vocab_size" not in line] == []

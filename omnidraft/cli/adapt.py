@@ -12,7 +12,7 @@ from omnidraft.cli import options as opt
 from omnidraft.cli.interruption import Interrupted
 from omnidraft.cli.learning_run import LearningRun, check_plotting, draw
 from omnidraft.cli.loading import open_models
-from omnidraft.cli.output import errors, print_json, stdout, steps
+from omnidraft.cli.output import count, errors, print_json, stdout, steps
 from omnidraft.cli.prompt import read_prompts
 from omnidraft.runtime.bench import Prompt, Report, compare, fitting
 from omnidraft.runtime.errors import OmniDraftError
@@ -197,8 +197,8 @@ def adapt(
         draw(plot, run)
     if interruption is not None:
         errors.print(
-            f"\n{len(run.curve)} of {len(stream)} prompts were answered. What was learned is kept "
-            f"in the adapter {adapter}; the same command goes on from there."
+            f"\n{len(run.curve)} of {count(len(stream), 'prompt')} were answered. What was learned "
+            f"is kept in the adapter {adapter}; the same command goes on from there."
         )
         raise interruption
 
@@ -229,14 +229,14 @@ def _measure(
 def _print(name: str, report: dict[str, Any]) -> None:
     console = stdout()
     console.print(
-        f"{name}: {report['updates']} updates from {report['prompts']} prompts, "
+        f"{name}: {count(report['updates'], 'update')} from {count(report['prompts'], 'prompt')}, "
         f"{report['promotions']} came into use, {report['rollbacks']} were rolled back; "
         f"{report['seconds_learning']:.1f} s of learning",
         soft_wrap=True,
     )
     if (head := report["head"]) is not None:
         state = "decides" if head["in_use"] else "does not decide yet"
-        text = f"The acceptance head {state}; {head['updates']} updates"
+        text = f"The acceptance head {state}; {count(head['updates'], 'update')}"
         if head["bce"] is not None:
             text += (
                 f", cross-entropy on new answers {head['bce']:.4f}, "

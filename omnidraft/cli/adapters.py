@@ -12,7 +12,7 @@ from rich.text import Text
 
 from omnidraft.cli import options as opt
 from omnidraft.cli.help import Command
-from omnidraft.cli.output import errors, print_json, print_table, stdout
+from omnidraft.cli.output import count, errors, print_json, print_table, stdout
 from omnidraft.runtime.errors import OmniDraftError
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def _adapter_as_dict(adapter: Adapter) -> dict[str, Any]:
 
 
 def _learned(metadata: Metadata) -> str:
-    text = f"{_count(metadata.updates, 'update')} from {_count(metadata.prompts, 'prompt')}"
+    text = f"{count(metadata.updates, 'update')} from {count(metadata.prompts, 'prompt')}"
     figures = metadata.figures.get("learning")
     if not isinstance(figures, dict):
         return text
@@ -255,12 +255,8 @@ def _head(adapter: Adapter) -> str:
     state = "decides" if figures.get("in_use") is True else "does not decide yet"
     updates = figures.get("updates")
     return f"{text}, {state}" + (
-        f"; {_count(updates, 'update')}" if isinstance(updates, int) else ""
+        f"; {count(updates, 'update')}" if isinstance(updates, int) else ""
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _megabytes(size: int) -> str:

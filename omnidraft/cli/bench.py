@@ -10,7 +10,7 @@ from omnidraft import GenerationOptions, Session
 from omnidraft.cli import options as opt
 from omnidraft.cli.interruption import Interrupted
 from omnidraft.cli.loading import generation_options, open_session
-from omnidraft.cli.output import errors, print_json, print_table, stdout, steps
+from omnidraft.cli.output import count, errors, print_json, print_table, stdout, steps
 from omnidraft.cli.prompt import read_prompts
 from omnidraft.runtime.bench import Comparison, Report, compare, fitting
 from omnidraft.runtime.errors import OmniDraftError
@@ -95,8 +95,10 @@ def bench(
     except Interrupted:
         if done is not None:
             _print(done, session, options, as_json)
-            count = done.overall.prompts
-            errors.print(f"\nThese figures are of the first {count} of {len(entries)} prompts.")
+            errors.print(
+                f"\nThese figures are of the first {done.overall.prompts} of "
+                f"{count(len(entries), 'prompt')}."
+            )
         raise
     assert done is not None  # there is at least one prompt
     _print(done, session, options, as_json)
@@ -105,8 +107,8 @@ def bench(
 def _so_far(report: Report, total: int) -> str:
     sums = report.overall
     text = (
-        f"{sums.prompts} of {total} prompts, {sums.speculative.block_efficiency:.2f} tokens a "
-        f"round, {sums.speedup:.2f}× as fast"
+        f"{sums.prompts} of {count(total, 'prompt')}, "
+        f"{sums.speculative.block_efficiency:.2f} tokens a round, {sums.speedup:.2f}× as fast"
     )
     return f"{text}, {sums.identical} identical" if sums.compared else text
 
@@ -154,7 +156,8 @@ def _print_report(report: Report, session: Session, options: GenerationOptions) 
     print_table(table)
     for parting in report.partings:
         console.print(
-            f"parted: {parting.task}, prompt {parting.prompt}, after {parting.position} tokens; "
+            f"parted: {parting.task}, prompt {parting.prompt}, "
+            f"after {count(parting.position, 'token')}; "
             f"the two largest logits were {parting.gap:.4f} apart"
         )
     if report.batch_noise > 0:

@@ -15,7 +15,7 @@ from rich.text import Text
 from omnidraft import GenerationOptions, Origin, Session
 from omnidraft.cli import options as opt
 from omnidraft.cli.loading import generation_options, open_session
-from omnidraft.cli.output import errors, print_json, stdout
+from omnidraft.cli.output import count, errors, print_json, stdout
 from omnidraft.cli.prompt import read_conversation, read_prompt
 from omnidraft.runtime.answer import Answer
 from omnidraft.runtime.engines.model import LimitedContext
@@ -188,9 +188,9 @@ def _stream(session: Session, prompt: Prompt, options: GenerationOptions) -> Non
     if last is not None and coloured:
         stats = last.statistics
         errors.print(
-            f"{stats.target_tokens} tokens, {stats.tokens_per_second:.1f} a second, "
+            f"{count(stats.target_tokens, 'token')}, {stats.tokens_per_second:.1f} a second, "
             f"{stats.block_efficiency:.2f} a round, {stats.acceptance_rate:.0%} accepted, "
-            f"{stats.ngram_accepted} of {stats.ngram_hits} n-grams accepted",
+            f"{stats.ngram_accepted} of {count(stats.ngram_hits, 'n-gram')} accepted",
             style="dim",
         )
 
@@ -198,9 +198,9 @@ def _stream(session: Session, prompt: Prompt, options: GenerationOptions) -> Non
 def _cut(session: Session, options: GenerationOptions) -> str:
     """Why an answer that did not end was cut."""
     assert session.last is not None
-    count, model = session.last.statistics.target_tokens, session.target.model
-    words = "1 token" if count == 1 else f"{count} tokens"
-    if count >= options.max_new_tokens:
+    tokens, model = session.last.statistics.target_tokens, session.target.model
+    words = count(tokens, "token")
+    if tokens >= options.max_new_tokens:
         return f"The answer was cut after {words}; --max-new-tokens allows more."
     text = f"The answer was cut after {words}: the context of {model.max_length} is full"
     own = model.own_length if isinstance(model, LimitedContext) else model.max_length

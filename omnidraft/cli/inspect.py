@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from omnidraft.cli import options as opt
-from omnidraft.cli.output import print_json, stdout, steps
+from omnidraft.cli.output import count, print_json, stdout, steps
 from omnidraft.runtime.errors import ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, PACKAGED_MODELS
 from omnidraft.runtime.storage.checkpoints import is_checkpoint
@@ -98,12 +98,13 @@ def _print_bundle(bundle: Bundle, verified: Verified | None) -> None:
             table.add_row(
                 "emulation",
                 f"relative difference from the CPU {emulation.relative_error:.2%}, "
-                f"top-1 agreement {emulation.top1_agreement:.1%}, {emulation.positions} positions",
+                f"top-1 agreement {emulation.top1_agreement:.1%}, "
+                f"{count(emulation.positions, 'position')}",
             )
     table.add_row(
         "geometry",
-        f"{g.layers} layers × {g.hidden_size}, feed-forward {g.feed_forward_size}, {g.heads} "
-        f"heads ({g.kv_heads} key) × {g.head_size}, {g.vocab_size:,} tokens, "
+        f"{count(g.layers, 'layer')} × {g.hidden_size}, feed-forward {g.feed_forward_size}, "
+        f"{count(g.heads, 'head')} ({g.kv_heads} key) × {g.head_size}, {g.vocab_size:,} tokens, "
         f"context {g.context_length:,}",
     )
     for graph in bundle.graphs:
@@ -132,9 +133,9 @@ def _print_bundle(bundle: Bundle, verified: Verified | None) -> None:
 
 def _passes_text(graph: Graph) -> str:
     if graph.tokens is not None:
-        return f"{graph.tokens} tokens a pass"
+        return f"{count(graph.tokens, 'token')} a pass"
     if graph.most_tokens is not None:
-        return f"passes of up to {graph.most_tokens} tokens"
+        return f"passes of up to {count(graph.most_tokens, 'token')}"
     return "passes of any length"
 
 
@@ -142,6 +143,7 @@ def _latency_text(latency: Latency) -> str:
     kind = ", emulated" if latency.emulated else ""
     return (
         f"a token takes {latency.milliseconds:.2f} ms (p50) to {latency.p95_milliseconds:.2f} ms "
-        f"(p95), {latency.steps} steps at context {latency.context}, {latency.threads} threads, "
+        f"(p95), {count(latency.steps, 'step')} at context {latency.context}, "
+        f"{count(latency.threads, 'thread')}, "
         f"{latency.processor}{kind}"
     )

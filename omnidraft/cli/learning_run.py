@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from omnidraft.cli.output import errors, steps
+from omnidraft.cli.output import count, errors, steps
 from omnidraft.runtime.bench import Prompt
 from omnidraft.runtime.errors import MissingDependencyError
 from omnidraft.runtime.options import GenerationOptions
@@ -82,7 +82,7 @@ class LearningRun:
         """Learn from what is waiting, and show how much that is."""
         with steps("learning", quiet=quiet) as show:
             while waiting := self.trainer.waiting:
-                show("learning", None, f"from {waiting} answers")
+                show("learning", None, f"from {count(waiting, 'answer')}")
                 self.trainer.drain(timeout=1.0)
 
     def as_dict(self) -> dict[str, Any]:
@@ -105,11 +105,11 @@ class LearningRun:
 
     def _so_far(self) -> str:
         now, begin = self._progress(), self._begin
-        state = f"{now.updates - begin.updates} updates"
+        state = count(now.updates - begin.updates, "update")
         if now.stopped:
             state = "stopped, nothing more to gain"
         return (
-            f"{len(self.curve)}/{self.total} prompts, {state}, "
+            f"{len(self.curve)} of {count(self.total, 'prompt')}, {state}, "
             f"{now.promotions - begin.promotions} came into use, "
             f"{now.rollbacks - begin.rollbacks} rolled back"
         )

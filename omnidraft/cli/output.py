@@ -69,6 +69,11 @@ def print_table(table: Table) -> None:
     console.print(table)
 
 
+def count(number: int, noun: str) -> str:
+    """So many of them: 1 token, 2 tokens."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def print_json(value: dict[str, Any]) -> None:
     """Write ``value`` as one line."""
     sys.stdout.write(json.dumps(value, ensure_ascii=True) + "\n")

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from omnidraft.cli import options as opt
 from omnidraft.cli.interruption import Interrupted
-from omnidraft.cli.output import errors, print_json, stdout, steps
+from omnidraft.cli.output import count, errors, print_json, stdout, steps
 from omnidraft.cli.prompt import read_prompts
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION
@@ -120,7 +120,8 @@ def profile(
         if done is not None:
             show_result(done)
             errors.print(
-                f"\nThese figures are of the first {done.settings.repeats} of {repeat} repeats."
+                f"\nThese figures are of the first {done.settings.repeats} of "
+                f"{count(repeat, 'repeat')}."
             )
         raise
     show_result(result)
@@ -131,11 +132,11 @@ def _print(result: Profile) -> None:
     settings, machine = result.settings, result.machine
     console.print(
         f"{result.target} ({settings.quantization}) with {result.drafter}: "
-        f"{_count(settings.prompts, 'prompt')}, {_count(settings.repeats, 'time')}, at most "
-        f"{settings.max_new_tokens} tokens, {_count(settings.target_threads, 'thread')}"
+        f"{count(settings.prompts, 'prompt')}, {count(settings.repeats, 'time')}, at most "
+        f"{count(settings.max_new_tokens, 'token')}, {count(settings.target_threads, 'thread')}"
     )
     console.print(
-        f"{machine.processor}, {machine.usable_cores or machine.cores} cores, "
+        f"{machine.processor}, {count(machine.usable_cores or machine.cores or 1, 'core')}, "
         f"{machine.os}, ONNX Runtime {machine.versions['onnxruntime']}"
     )
     if result.simulation is not None:
@@ -148,7 +149,7 @@ def _print(result: Profile) -> None:
     spread = f" ({speedup.lowest:.2f} to {speedup.highest:.2f})" if settings.repeats > 1 else ""
     console.print(
         f"speedup {speedup.median:.2f}×{spread}, "
-        f"{speedup.identical} of {settings.prompts} answers identical\n"
+        f"{speedup.identical} of {count(settings.prompts, 'answer')} identical\n"
     )
     console.print(_latency(result))
     console.print()
@@ -216,18 +217,14 @@ def _phases(mode: Mode) -> Iterator[tuple[str, Summary]]:
         "token": mode.token,
         "round": mode.round,
         "  draft reads the prompt": mode.draft_prompt,
-        **{f"  draft step, {_count(p.tokens, 'token')}": p for p in mode.draft_passes},
-        **{f"  target pass, {_count(p.tokens, 'row')}": p for p in mode.target_passes},
+        **{f"  draft step, {count(p.tokens, 'token')}": p for p in mode.draft_passes},
+        **{f"  target pass, {count(p.tokens, 'row')}": p for p in mode.target_passes},
         "  native": mode.native,
         "  Python": mode.python,
     }
     for phase, summary in named.items():
         if summary is not None:
             yield phase, summary
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _memory(memory: Memory) -> Table:
@@ -242,7 +239,7 @@ def _memory(memory: Memory) -> Table:
     add("  drafter weights", memory.drafter_weights)
     add("  target KV cache", *_kv(memory.target_kv))
     add("  drafter KV cache", *_kv(memory.drafter_kv))
-    add("  n-gram cache", memory.ngram_cache, f"{memory.ngrams:,} n-grams")
+    add("  n-gram cache", memory.ngram_cache, count(memory.ngrams, "n-gram"))
     add("  runtime", memory.runtime, "the rest")
     since = "while loading and answering" if memory.peak_since == "load" else "since the start"
     add("peak", memory.peak, since, "bold")
