@@ -21,6 +21,7 @@ from tiny import write_drafter, write_target
 
 import omnidraft.runtime.models.resolve as resolving
 from omnidraft.export.conversion import convert_model
+from omnidraft.export.learnable import learnable_drafter
 from omnidraft.runtime.doctor import examine
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.models import fetch, load_model
@@ -372,3 +373,18 @@ def test_the_command_removes_one_thing_or_the_other(arguments: list[str]) -> Non
     command = [sys.executable, "-m", "omnidraft", "models", "rm", *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith("error: ") and "--unused" in done.stderr
+
+
+def test_models_of_one_name_are_told_apart(tmp_path: Path, cache: Path) -> None:
+    """A drafter that is converted to draft and to learn, and what is fetched to be converted."""
+    drafter = str(write_drafter(tmp_path / "drafter"))
+    resolve(drafter)
+    resolve(drafter, "float32")
+    learnable_drafter(drafter)
+    for name in ("smollm2-135m", "gemma3-270m"):
+        (cache / "checkpoints" / name).mkdir(parents=True)
+    listed = [model for model in list_models() if model.path]
+    assert len({Path(model.name).name for model in listed}) == 3
+    shown = [(Path(model.name).name, model.weights) for model in listed]
+    assert len(set(shown)) == len(shown) == 5
+    assert {"int8, takes adapters", "as published"} <= {weights for _, weights in shown}

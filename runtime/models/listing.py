@@ -37,7 +37,8 @@ class ListedModel:
     description: str
     licence: str
     weights: str = ""
-    """The quantization, and of ``auto`` what became of it; empty where nothing tells."""
+    """The quantization, and of ``auto`` what became of it; what else tells this one from others of
+    its name. Empty where nothing tells."""
 
     @property
     def unused(self) -> bool:
@@ -164,12 +165,28 @@ def _learnable(folder: Path) -> ListedModel:
     except OmniDraftError:
         state: State = "damaged" if (folder / BUNDLE_FILE).exists() else "left over"
         return ListedModel(folder.name, None, folder, _size(folder), state, False, "", "")
-    what = "takes adapters; made at the first use of one"
     return ListedModel(
-        bundle.name, bundle.quantization, folder, _size(folder), "ready", True, what, ""
+        name=bundle.name,
+        quantization=bundle.quantization,
+        path=folder,
+        size=_size(folder),
+        state="ready",
+        again=True,
+        description="made at the first use of an adapter",
+        licence="",
+        weights=f"{bundle.quantization}, takes adapters",
     )
 
 
 def _checkpoint(folder: Path) -> ListedModel:
-    what = "as it was published"
-    return ListedModel(folder.name, None, folder, _size(folder), "ready", True, what, "")
+    return ListedModel(
+        name=folder.name,
+        quantization=None,
+        path=folder,
+        size=_size(folder),
+        state="ready",
+        again=True,
+        description="what it is converted from",
+        licence="",
+        weights="as published",
+    )
