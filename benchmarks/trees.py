@@ -41,7 +41,7 @@ class ChainSession(Session):
     def _decoder(self, options: GenerationOptions, lease: Lease) -> SpeculativeDecoder:
         decoder = super()._decoder(options, lease)
         assert decoder._drafting is not None
-        decoder._drafting = replace(decoder._drafting, tree=None)
+        decoder._drafting = replace(decoder._drafting, tree=False)
         return decoder
 
 

@@ -32,7 +32,7 @@ class GenerationOptions:
             whatever is drafted and whatever was asked before. Only the paper's verification needs
             the same options, a fixed draft length and an empty n-gram cache for that.
         draft_length: draft tokens per round; 0 decodes plainly; "auto": as many as pay for
-            themselves, as a tree where the target scores trees, see ``CostAwareTree``.
+            themselves, as a tree where the target scores trees, see ``CostAware``.
         draft_confidence: of a fixed length, see ``Fixed``.
         raw: take the prompt as text to continue instead of a chat message; names of special tokens
             in it are these tokens.

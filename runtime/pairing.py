@@ -22,10 +22,8 @@ from omnidraft._native import (
 )
 from omnidraft.runtime.decoding.cost_aware import CostAware
 from omnidraft.runtime.decoding.draft_side import Drafting
-from omnidraft.runtime.decoding.policy import DraftLengthPolicy, Fixed
+from omnidraft.runtime.decoding.policy import DraftPolicy, Fixed
 from omnidraft.runtime.decoding.translation import Speller
-from omnidraft.runtime.decoding.tree_cost import CostAwareTree
-from omnidraft.runtime.decoding.tree_policy import FixedTree, TreePolicy
 from omnidraft.runtime.engines.model import tree_scorer, use_adapter
 from omnidraft.runtime.errors import OmniDraftError, OptionError
 from omnidraft.runtime.models import LoadedModel
@@ -58,8 +56,7 @@ class Pairing:
         self.costs: Costs | None = None
         self.learner: Learner | None = None
         self._target = target
-        self._policies: dict[tuple[float, bool, bool], CostAware] = {}
-        self._trees: dict[float, CostAwareTree] = {}
+        self._policies: dict[tuple[float, bool, bool, bool], CostAware] = {}
         self._ngram_file: Path | None = None
         self._pair = pair = VocabularyPair(
             native_vocabulary(drafter.tokenizer, drafter.model.vocab_size),
@@ -85,14 +82,15 @@ class Pairing:
         """What a decoder needs of the drafter."""
         tokenizer = self.drafter.tokenizer
         bos = tokenizer.bos_id if tokenizer.add_bos else None
+        tree = self._tree(options)
         return Drafting(
             self.drafter.model,
             # By the paper's verification a seed's tokens depend on what was drafted.
             NgramCache(self._pair) if options.repeatable else self.cache,
             self._speller,
             begin=() if bos is None else (bos,),
-            policy=self._policy(options),
-            tree=self._tree(options),
+            policy=self._policy(options, tree),
+            tree=tree,
             scorer=self.learner.scorer if self.learner else None,
             lookup=lookup if options.draft_length == "auto" and not options.tree else None,
             keep=not options.repeatable,
@@ -125,8 +123,8 @@ class Pairing:
                 f"{self._ngram_file.parent}"
             ) from error
 
-    def _tree(self, options: GenerationOptions) -> TreePolicy | None:
-        """What grows a round's tree; None: chains are drafted.
+    def _tree(self, options: GenerationOptions) -> bool:
+        """Whether rounds draft trees; else chains.
 
         Raises:
             OptionError: a tree is asked for where none can be drafted.
@@ -141,37 +139,28 @@ class Pairing:
                     f"the engine {self._target.engine} scores no trees of {self._target.name}: "
                     "leave tree out, or give draft_length"
                 )
-            return FixedTree(options.tree)
-        if learns or not trees or options.verification is Verification.PAPER:
-            return None
-        if options.draft_length != "auto":
-            return None
-        temperature = self._temperature(options)
-        if temperature not in self._trees:
-            self._trees[temperature] = CostAwareTree(self._measured())
-        return self._trees[temperature]
+            return True
+        chains = learns or options.verification is Verification.PAPER
+        return trees and not chains and options.draft_length == "auto"
 
-    def _measured(self) -> Costs:
-        if self.costs is None:
-            from omnidraft.runtime.decoding.costs import load_costs
-
-            self.costs = load_costs(self._target, self.drafter)
-        return self.costs
-
-    def _temperature(self, options: GenerationOptions) -> float:
-        """How much is accepted depends on the temperature more than on anything else."""
-        return round(min(2.0, options.sampling.temperature), 1)
-
-    def _policy(self, options: GenerationOptions) -> DraftLengthPolicy:
+    def _policy(self, options: GenerationOptions, tree: bool) -> DraftPolicy:
+        if options.tree:
+            return Fixed(options.tree)
         if options.draft_length != "auto":
             return Fixed(options.draft_length, options.draft_confidence)
         if options.repeatable:
             return Fixed(FIXED_DRAFT_LENGTH, options.draft_confidence)
-        # What a score says of acceptance depends on whose it is, and on how tokens are accepted.
+        # What a score says of acceptance depends on whose it is, and on how tokens are accepted; on
+        # the temperature more than on anything else.
+        temperature = round(min(2.0, options.sampling.temperature), 1)
         scored = bool(self.learner and self.learner.scorer)
-        kind = (self._temperature(options), scored, options.seed is None)
+        kind = (temperature, tree, scored, options.seed is None and not tree)
         if kind not in self._policies:
-            self._policies[kind] = CostAware(self._measured())
+            if self.costs is None:
+                from omnidraft.runtime.decoding.costs import load_costs
+
+                self.costs = load_costs(self._target, self.drafter)
+            self._policies[kind] = CostAware(self.costs)
         return self._policies[kind]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,8 +85,8 @@ def test_a_policy_is_told_what_the_drafter_will_read(drafter_context: int) -> No
     told = []
 
     class NowAndThen(Fixed):
-        def begin(self, room: int, context: int, unread: int) -> int:
-            limit = super().begin(room, context, unread) if len(told) % 7 else 0
+        def begin(self, room: int, space: int, context: int, unread: int, found: int) -> int:
+            limit = super().begin(room, space, context, unread, found) if len(told) % 7 else 0
             told.append((limit, unread, len(drafting.model.passes)))
             return limit
 
@@ -176,8 +177,14 @@ def test_what_stands_behind_the_end_counts_nowhere(temperature: float, looked_up
     told: list[Outcome] = []
 
     class Watched(Fixed):
-        def look_up(self, found: int, match: int, context: int, unread: int) -> int:
-            return found if looked_up else 0
+        def found(self, match: int) -> float:
+            return 1.0
+
+        def layer(self, *arguments: Any) -> int:
+            return 0 if looked_up else super().layer(*arguments)
+
+        def count(self, gains: Sequence[float], limit: int) -> int:
+            return min(limit, len(gains))
 
         def observe(self, outcome: Outcome) -> None:
             told.append(outcome)
@@ -206,9 +213,9 @@ def test_what_stands_behind_the_end_counts_nowhere(temperature: float, looked_up
     assert (stats.proposed, stats.accepted, stats.acceptance_rate) == (2, 2, 1)
     assert stats.draft_tokens == (0 if looked_up else 2)
     [outcome] = told
-    assert (outcome.proposed, outcome.accepted) == (2, 2)
-    assert outcome.drafted == outcome.accepted_drafts == (0 if looked_up else 2)
-    assert outcome.rows == max(target.passes) > 3, "what the pass took belongs to all its rows"
+    assert outcome.tokens == 3
+    assert [each.right for each in outcome.judged] == ([] if looked_up else [True, True])
+    assert outcome.rows == target.passes[-1] > 3, "what the pass took belongs to all its rows"
     [shown] = seen
     assert (shown.proposal.tokens, shown.verdict.tokens) == ([4, 5], [4, 5, 6])
     assert shown.proposal.drafts == ([] if looked_up else [4, 5])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
@@ -19,12 +19,11 @@ from toy import ToyModel, follows_the_target, plain_greedy, toy_pair
 
 from omnidraft import _native
 from omnidraft.runtime.decoding.account import ALLOWANCE, CAP, CREDIT, START
-from omnidraft.runtime.decoding.calibration import Calibration
-from omnidraft.runtime.decoding.cost_aware import CostAware
+from omnidraft.runtime.decoding.calibration import Calibration, logistic, logit
+from omnidraft.runtime.decoding.cost_aware import MAX_PASSES, CostAware
 from omnidraft.runtime.decoding.costs import SIZES, Costs, Curve, measure
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
-from omnidraft.runtime.decoding.policy import DraftLengthPolicy, Fixed, Outcome
-from omnidraft.runtime.decoding.stopping_rule import MAX_DRAFT
+from omnidraft.runtime.decoding.policy import DraftPolicy, Fixed, Judged, Outcome
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.options import read_draft_length
 
@@ -41,32 +40,52 @@ class Whimsical:
     """Stops by an arbitrary function of the path's scores and of the rounds so far."""
 
     def __init__(self, seed: int, most: int) -> None:
+        self.calibration: list[tuple[float, float]] = []
         self._seed, self._most = seed, most
-        self._scores: list[int] = []
         self._rounds = 0
 
-    def look_up(self, found: int, match: int, context: int, unread: int) -> int:
-        return int(np.random.default_rng([self._seed, self._rounds]).integers(found + 1))
+    def begin(self, room: int, space: int, context: int, unread: int, found: int) -> int:
+        return min(space, self._random().integers(9), self._most)
 
-    def begin(self, room: int, context: int, unread: int) -> int:
-        self._scores = []
-        return min(
-            room, int(np.random.default_rng([self._seed, self._rounds]).integers(9)), self._most
-        )
+    def found(self, match: int) -> float:
+        return 0.5
 
-    def go_on(self, score: float) -> bool:
-        self._scores.append(round(score * 1e6))
-        return bool(np.random.default_rng([self._seed, *self._scores]).random() < 0.7)
+    def layer(self, open_nodes: Sequence[float], gains: Sequence[float], limit: int) -> int:
+        path = [round(gain * 1e6) for gain in gains]
+        return int(self._random(*path).random() < 0.7)
+
+    def count(self, gains: Sequence[float], limit: int) -> int:
+        return self._random().integers(limit + 1)
 
     def observe(self, outcome: Outcome) -> None:
         self._rounds += 1
+
+    def _random(self, *numbers: int) -> np.random.Generator:
+        return np.random.default_rng([self._seed, self._rounds, *numbers])
+
+
+def drawing(policy: DraftPolicy, limit: int) -> Callable[[float | None], bool]:
+    """Asks a policy as a chain does: whether to draw on, after a token of a score or at first."""
+    gains: list[float] = []
+
+    def go_on(score: float | None = None) -> bool:
+        if score is None:
+            return limit > 0 and policy.layer([1.0], [], limit) > 0
+        likely = score
+        if policy.calibration:
+            slope, offset = policy.calibration[0]
+            likely = logistic(offset + slope * logit(score))
+        gains.append(likely * (gains[-1] if gains else 1.0))
+        return len(gains) < limit and policy.layer(gains[-1:], gains, limit) > 0
+
+    return go_on
 
 
 @dataclass
 class Stopped(Instance):
     """An ``Instance`` whose rounds end where a policy says so."""
 
-    policy: Callable[[], DraftLengthPolicy] = lambda: Fixed(4)
+    policy: Callable[[], DraftPolicy] = lambda: Fixed(4)
 
     def verdict(
         self, chance: _native.Chance, budget: int, verification: _native.Verification
@@ -74,13 +93,14 @@ class Stopped(Instance):
         policy = self.policy()
         draft = _native.Draft(self.cache, verification, 1.0)
         drafts: tuple[int, ...] = ()
-        for _ in range(policy.begin(budget, 0, 1)):
+        go_on = drawing(policy, policy.begin(budget, budget, 0, 1, 0))
+        more = go_on(None)
+        while more:
             token = draft.step(self.logits("q", drafts), chance)
             if token < 0:
                 break
             drafts += (token,)
-            if not policy.go_on(draft.confidence):
-                break
+            more = go_on(draft.confidence)
         proposal = draft.finish()
         tokens = tuple(proposal.tokens)
         rows = np.stack([self.logits("p", tokens[:i]) for i in range(len(tokens) + 1)])
@@ -113,7 +133,7 @@ def learnt(seed: int) -> CostAware:
     ids=["whimsical", "fixed", "cost-aware"],
 )
 def test_rounds_are_exact_wherever_a_policy_stops(
-    make: Callable[[int], DraftLengthPolicy],
+    make: Callable[[int], DraftPolicy],
 ) -> None:
     longest = 0
     for seed in range(20):
@@ -169,15 +189,15 @@ class World:
         """Scores of the tokens that could be drafted, and how many of them would be accepted."""
         rng = np.random.default_rng(self.seed)
         while True:
-            logits = self.ease + self.spread * rng.standard_normal(MAX_DRAFT)
-            taken = rng.random(MAX_DRAFT) < 1 / (1 + np.exp(-logits))
-            seen = logits + self.bias + 0.5 * rng.standard_normal(MAX_DRAFT)
-            accepted = MAX_DRAFT if taken.all() else int(np.argmin(taken))
+            logits = self.ease + self.spread * rng.standard_normal(MAX_PASSES)
+            taken = rng.random(MAX_PASSES) < 1 / (1 + np.exp(-logits))
+            seen = logits + self.bias + 0.5 * rng.standard_normal(MAX_PASSES)
+            accepted = MAX_PASSES if taken.all() else int(np.argmin(taken))
             yield (1 / (1 + np.exp(-seen))).tolist(), accepted
 
 
 def run(
-    policy: DraftLengthPolicy, world: World, tokens: int, answer: int = 200
+    policy: DraftPolicy, world: World, tokens: int, answer: int = 200
 ) -> tuple[float, list[int]]:
     """Tokens per unit of time, and what each round drafted."""
     target = Curve(world.target or EIGHT_BIT)
@@ -190,13 +210,14 @@ def run(
             break
         if left < 1:
             left, unread = answer, CONTEXT
-        most = policy.begin(left - 1, CONTEXT, unread)
+        most = policy.begin(left - 1, left - 1, CONTEXT, unread, 0)
         assert 0 <= most <= left - 1
+        go_on = drawing(policy, most)
         k = 0
-        while k < min(most, len(scores)):
+        more = go_on(None)
+        while more:
             k += 1
-            if not policy.go_on(scores[k - 1]):
-                break
+            more = go_on(scores[k - 1])
         accepted = min(k, would)
         drafting = drafter.seconds(unread) + (k - 1) * world.step if k else 0.0
         passing = target.seconds(k + 1)
@@ -204,22 +225,19 @@ def run(
         emitted += accepted + 1
         left -= accepted + 1
         drafted.append(k)
-        unread = max(1, accepted + 2 - k) if k else unread + 1
         jitter = np.exp(world.noise * np.abs(noise.standard_normal(3)))
+        sizes = [unread, *[1] * (k - 1)][:k]
         policy.observe(
             Outcome(
-                CONTEXT,
                 k + 1,
-                k,
-                k,
-                accepted,
-                k,
-                accepted,
-                drafting * jitter[0],
+                accepted + 1,
+                [(size, drafter.seconds(size) * jitter[0]) for size in sizes],
+                [Judged(0, scores[i], i < accepted) for i in range(min(k, accepted + 1))],
                 passing * jitter[1],
                 world.rest * jitter[2],
             )
         )
+        unread = max(1, accepted + 2 - k) if k else unread + 1
     return emitted / seconds, drafted
 
 
@@ -264,7 +282,7 @@ def test_a_drafter_that_cannot_pay_is_hardly_tried() -> None:
 
 
 def refused(round_: int, drafted: bool, rng: np.random.Generator) -> tuple[int, int]:
-    return MAX_DRAFT, 0
+    return MAX_PASSES, 0
 
 
 def empty(round_: int, drafted: bool, rng: np.random.Generator) -> tuple[int, int]:
@@ -272,15 +290,15 @@ def empty(round_: int, drafted: bool, rng: np.random.Generator) -> tuple[int, in
 
 
 def in_turns(round_: int, drafted: bool, rng: np.random.Generator) -> tuple[int, int]:
-    return MAX_DRAFT, MAX_DRAFT if round_ // 40 % 2 else 0
+    return MAX_PASSES, MAX_PASSES if round_ // 40 % 2 else 0
 
 
 def at_random(round_: int, drafted: bool, rng: np.random.Generator) -> tuple[int, int]:
-    return int(rng.integers(MAX_DRAFT + 1)), int(rng.integers(MAX_DRAFT + 1))
+    return int(rng.integers(MAX_PASSES + 1)), int(rng.integers(MAX_PASSES + 1))
 
 
 def never_when_it_counts(round_: int, drafted: bool, rng: np.random.Generator) -> tuple[int, int]:
-    return MAX_DRAFT, 0 if drafted else MAX_DRAFT
+    return MAX_PASSES, 0 if drafted else MAX_PASSES
 
 
 @settings(max_examples=150)
@@ -317,37 +335,36 @@ def test_whatever_rounds_bring_the_loss_is_the_start_and_the_allowance(
             left, unread = answer, CONTEXT
         # The policy is told of more room than the answer turns out to have.
         room, found, match = 400, 8 if finds else 0, 3
-        looked_up = policy.look_up(found, match, CONTEXT, unread) if found else 0
-        drawn = steps = 0
-        can, would = adversary(round_, looked_up > 0, rng)
-        most = 0 if looked_up else policy.begin(room, CONTEXT, unread)
-        while steps < most:
-            steps += 1
-            if drawn == can:
-                break
-            drawn += 1
-            if not policy.go_on(score):
-                break
-        would = adversary(round_, drawn > 0 or looked_up > 0, rng)[1]
+        limit = policy.begin(room, room, CONTEXT, unread, found)
+        go_on = drawing(policy, limit)
+        drawn = steps = looked_up = 0
+        can, would = adversary(round_, True, rng)
+        if more := go_on(None):
+            while more:
+                steps += 1
+                if drawn == can:
+                    break
+                drawn += 1
+                more = go_on(score)
+        elif found:
+            looked_up = policy.count([policy.found(match) ** (i + 1) for i in range(found)], limit)
         proposed = drawn or looked_up
+        would = adversary(round_, proposed > 0, rng)[1]
         accepted = min(proposed, would)
-        drafting = drafter.seconds(unread) + (steps - 1) * step if steps else 0.0
+        sizes = [unread, *[1] * (steps - 1)][:steps]
+        passes = [(size, drafter.seconds(size)) for size in sizes]
         took = passing.seconds(proposed + 1)
-        seconds += drafting + took
+        seconds += sum(spent for _, spent in passes) + took
         emitted += accepted + 1
         left -= accepted + 1
         unread = 1 if steps else unread + 1
         right = min(would, found)
         policy.observe(
             Outcome(
-                context=CONTEXT,
                 rows=proposed + 1,
-                steps=steps,
-                drafted=drawn,
-                accepted_drafts=accepted if drawn else 0,
-                proposed=proposed,
-                accepted=accepted,
-                draft_seconds=drafting,
+                tokens=accepted + 1,
+                passes=passes,
+                judged=[Judged(0, score, i < accepted) for i in range(min(drawn, accepted + 1))],
                 target_seconds=took,
                 other_seconds=0.0,
                 match=match if found else 0,
@@ -452,30 +469,16 @@ def test_lookup_is_used_as_far_as_it_was_right() -> None:
         rng = np.random.default_rng(0)
         counts = []
         for _ in range(300):
-            count = policy.look_up(8, 6, CONTEXT, 1)
+            limit = policy.begin(8, 8, CONTEXT, 1, 8)
+            assert not policy.layer([1.0], [], limit), "it does not pay"
+            count = policy.count([policy.found(6) ** (i + 1) for i in range(8)], limit)
             counts.append(count)
-            if not count:
-                policy.begin(8, CONTEXT, 1)
             agree = 8 if rng.random() < right else 0
             accepted = min(count, agree)
             judged = min(8, agree, accepted + 1) + (agree < accepted + 1)
             seconds = Curve(EIGHT_BIT).seconds(count + 1)
-            outcome = Outcome(
-                context=CONTEXT,
-                rows=count + 1,
-                steps=0,
-                drafted=0,
-                accepted_drafts=0,
-                proposed=count,
-                accepted=accepted,
-                draft_seconds=0.0,
-                target_seconds=seconds,
-                other_seconds=0.02,
-                match=6,
-                found_judged=judged,
-                found_right=min(agree, judged),
-            )
-            policy.observe(outcome)
+            found = (6, judged, min(agree, judged))
+            policy.observe(Outcome(count + 1, accepted + 1, [], [], seconds, 0.02, *found))
         used[right] = np.mean(counts[100:])
     assert used[0.0] == 0
     assert 0 < used[0.5] < used[1.0]
@@ -485,17 +488,18 @@ def test_lookup_is_used_as_far_as_it_was_right() -> None:
 def test_the_last_tokens_are_not_overdrawn() -> None:
     policy = CostAware(costs(0.01, FLAT))
     run(policy, World(ease=4.0), 500)
-    assert policy.begin(0, CONTEXT, 1) == 0
-    assert policy.begin(3, CONTEXT, 1) == 3
+    assert policy.begin(0, 0, CONTEXT, 1, 0) == 0
+    assert policy.begin(3, 3, CONTEXT, 1, 0) == 3
 
 
 def test_fixed_ends_a_draft_by_the_product_of_its_scores() -> None:
     policy = Fixed(3, 0.5)
-    assert policy.begin(10, 0, 1) == 3
-    assert policy.begin(2, 0, 1) == 2
-    assert policy.go_on(0.9) and policy.go_on(0.7) and not policy.go_on(0.7)
-    policy.begin(10, 0, 1)
-    assert policy.go_on(0.5) and not policy.go_on(0.99)
+    assert policy.begin(10, 10, 0, 1, 0) == 3
+    assert policy.begin(2, 2, 0, 1, 0) == 2
+    go_on = drawing(policy, 3)
+    assert go_on(None) and go_on(0.9) and go_on(0.7) and not go_on(0.99)
+    go_on = drawing(policy, 3)
+    assert go_on(None) and not go_on(0.45)
 
 
 # --- calibration ------------------------------------------------------------------------------

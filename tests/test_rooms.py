@@ -22,7 +22,7 @@ ROOMS = {
 }
 # What decides, told numbers and nothing else: it can be tested without models.
 PURE = {
-    *(f"decoding/{name}.py" for name in ("policy", "calibration", "account", "stopping_rule")),
+    *(f"decoding/{name}.py" for name in ("policy", "calibration", "account", "level")),
     *(f"learning/{name}.py" for name in ("trial", "objective", "optimizer")),
 }
 HARMLESS = {"__future__", "collections", "dataclasses", "enum", "math", "numpy", "typing"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from toy import ToyModel, ToyPair, plain_greedy, toy_pair
 
 from omnidraft import SamplingParameters
-from omnidraft._native import History, Lookup, TreeDraft, TreeProposal, Walker
+from omnidraft._native import History, Judgement, Lookup, Origin, TreeDraft, TreeProposal, Walker
 from omnidraft.runtime.decoding.account import ALLOWANCE, CREDIT
+from omnidraft.runtime.decoding.cost_aware import MAX_NODES, CostAware
 from omnidraft.runtime.decoding.costs import Costs, Curve
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
 from omnidraft.runtime.decoding.draft_side import Drafting
-from omnidraft.runtime.decoding.tree_cost import MAX_NODES, CostAwareTree
-from omnidraft.runtime.decoding.tree_policy import MAX_LAYER, FixedTree, TreeOutcome, TreePolicy
+from omnidraft.runtime.decoding.policy import MAX_LAYER, DraftPolicy, Fixed, Judged, Outcome
 
 EIGHT_BIT = {1: 1.0, 2: 1.03, 4: 1.27, 8: 1.7, 16: 2.6, 32: 4.2}
 STEEP = {1: 1.0, 2: 1.7, 4: 2.5, 8: 4.0, 16: 6.9, 32: 13.0}
@@ -95,7 +95,7 @@ class WhimsicalTree:
     def count(self, gains: Sequence[float], limit: int) -> int:
         return int(self._rng.integers(0, limit + 1))
 
-    def observe(self, outcome: TreeOutcome) -> None:
+    def observe(self, outcome: Outcome) -> None:
         pass
 
 
@@ -104,18 +104,24 @@ def costs(step: float, target: dict[int, float], reading: float = 0.005) -> Cost
 
 
 def drafting(
-    pair: ToyPair, policy: TreePolicy | None, seed: int, *, trees: bool, **more: int
+    pair: ToyPair,
+    policy: DraftPolicy,
+    seed: int,
+    *,
+    trees: bool,
+    tree: bool = True,
+    **more: int,
 ) -> Drafting:
     model = (ToyTree if trees else ToyModel)(len(pair.drafter), seed, **more)  # type: ignore[arg-type]
     lookup = Lookup(len(pair.target))
-    return Drafting(model, pair.cache, pair.speller, begin=(0,), tree=policy, lookup=lookup)
+    policies = {"policy": policy, "tree": tree}
+    return Drafting(model, pair.cache, pair.speller, (0,), lookup=lookup, **policies)
 
 
-def policy_of(name: str, seed: int) -> TreePolicy | None:
-    policies: dict[str, TreePolicy | None] = {
-        "chain": None,
-        "fixed": FixedTree(1 + seed % 20),
-        "by cost": CostAwareTree(costs(0.05, FLAT)),
+def policy_of(name: str, seed: int) -> DraftPolicy:
+    policies: dict[str, DraftPolicy] = {
+        "fixed": Fixed(1 + seed % 20),
+        "by cost": CostAware(costs(0.05, FLAT)),
         "whimsical": WhimsicalTree(seed),
     }
     return policies[name]
@@ -124,7 +130,8 @@ def policy_of(name: str, seed: int) -> TreePolicy | None:
 @settings(max_examples=80)
 @given(
     seed=st.integers(0, 10**6),
-    name=st.sampled_from(["fixed", "by cost", "whimsical", "chain"]),
+    name=st.sampled_from(["fixed", "by cost", "whimsical"]),
+    tree=st.booleans(),
     drafter_trees=st.booleans(),
     count=st.integers(1, 60),
     drafter_context=st.sampled_from([60, 90, 512]),
@@ -140,6 +147,7 @@ def policy_of(name: str, seed: int) -> TreePolicy | None:
 def test_answers_are_those_of_plain_decoding(
     seed: int,
     name: str,
+    tree: bool,
     drafter_trees: bool,
     count: int,
     drafter_context: int,
@@ -154,7 +162,12 @@ def test_answers_are_those_of_plain_decoding(
     if sampling.greedy and sampling.repetition_penalty == 1:
         assert expected == plain_greedy(ToyModel(len(pair.target), seed), prompt, count)
     side = drafting(
-        pair, policy_of(name, seed), seed + 1, trees=drafter_trees, max_length=drafter_context
+        pair,
+        policy_of(name, seed),
+        seed + 1,
+        trees=drafter_trees,
+        tree=tree,
+        max_length=drafter_context,
     )
     target = ToyTree(len(pair.target), seed)
     decoder = SpeculativeDecoder(target, side, sampling=sampling, seed=seed)
@@ -175,7 +188,7 @@ def test_an_answer_that_ends_within_a_tree_ends_where_it_ends_plainly(end: int) 
     expected = plain_greedy(target, [1, 2], 40)
     stop = expected[end]
     first = expected.index(stop)
-    side = dataclasses.replace(drafting(pair, FixedTree(12), 4, trees=True), keep=True)
+    side = dataclasses.replace(drafting(pair, Fixed(12), 4, trees=True), keep=True)
     decoder = SpeculativeDecoder(target, side)
     answer = [emitted.token for emitted in decoder.generate([1, 2], 40, (stop,))]
     assert answer == expected[: first + 1]
@@ -186,9 +199,10 @@ def test_an_answer_that_ends_within_a_tree_ends_where_it_ends_plainly(end: int) 
 def test_a_tree_of_a_drafter_like_its_target_takes_fewer_rounds_than_a_chain() -> None:
     pair = toy_pair(8)
     rounds = {}
-    for name, policy in {"chain": None, "tree": FixedTree(12)}.items():
+    for name, policy in {"chain": Fixed(4), "tree": Fixed(12)}.items():
         target = ToyTree(len(pair.target), 2, order=1)
-        side = dataclasses.replace(drafting(pair, policy, 5, trees=True), lookup=None)
+        side = drafting(pair, policy, 5, trees=True, tree=name == "tree")
+        side = dataclasses.replace(side, lookup=None)
         decoder = SpeculativeDecoder(target, side)
         list(decoder.generate([1, 2], 200))
         rounds[name] = decoder.statistics.rounds
@@ -203,7 +217,7 @@ def test_a_drafter_that_fails_ends_drafting_and_not_the_answer() -> None:
 
     pair = toy_pair(1)
     target = ToyTree(len(pair.target), 1)
-    side = drafting(pair, FixedTree(6), 2, trees=True)
+    side = drafting(pair, Fixed(6), 2, trees=True)
     side = dataclasses.replace(side, model=Failing(len(pair.drafter), 2))
     decoder = SpeculativeDecoder(target, side)
     with pytest.warns(UserWarning, match="no trees today"):
@@ -215,6 +229,81 @@ def hot(pair: ToyPair, token: int) -> NDArray[np.float32]:
     row = np.zeros(len(pair.target), np.float32)
     row[token] = 40
     return row
+
+
+@dataclass
+class World:
+    """Rounds of a policy with made-up rows of a drafter. Time is counted in plain steps."""
+
+    policy: DraftPolicy
+    step: float
+    reading: float
+    target: dict[int, float]
+    seed: int = 0
+    sureness: float = 3.0
+    finds: bool = False
+    answer: int = 400
+    seconds: float = 0.0
+    emitted: int = 0
+    proposed: int = 0
+
+    def run(self, rounds: int, accepts: Callable[[int], bool]) -> None:
+        """Rounds in which the first proposed path is right, or nothing that is proposed."""
+        policy, pair = self.policy, toy_pair(self.seed % 7)
+        passing = Curve(self.target)
+        drafter = Curve({1: self.step, 32: self.step + 31 * self.reading})
+        rng = np.random.default_rng(self.seed)
+        history = History(len(pair.target))
+        left = unread = 0
+        for round_ in range(rounds):
+            if left < 1:
+                left, unread = self.answer, 100
+            draft = TreeDraft(pair.cache, calibration=policy.calibration)
+            limit = policy.begin(400, 4000, 100, unread, 3 if self.finds else 0)
+            assert 0 <= limit <= MAX_NODES
+            if limit and self.finds:
+                draft.add_path([1, 2, 3], policy.found(3))
+            passes: list[tuple[int, float]] = []
+            nodes = [(0, 0, 0, 1.0)]
+            while count := policy.layer([each[3] for each in nodes], draft.gains(), limit):
+                assert count <= len(nodes)
+                size = count if passes else unread
+                passes.append((size, drafter.seconds(size)))
+                for node, _, _, _ in nodes[:count]:
+                    row = rng.standard_normal(len(pair.drafter)).astype(np.float32) * self.sureness
+                    draft.expand(node, row)
+                nodes = draft.frontier(MAX_LAYER)
+            proposal: TreeProposal = draft.finish(policy.count(draft.gains(), limit))
+            assert len(proposal) <= limit
+            special = len(pair.target) - 1  # never proposed
+            rows = [hot(pair, special)] * (len(proposal) + 1)
+            if accepts(round_):
+                for node, (token, parent) in enumerate(
+                    zip(proposal.tokens, proposal.parents, strict=True)
+                ):
+                    if parent == node - 1:
+                        rows[parent + 1] = hot(pair, token)
+            verdict = Walker().walk(proposal, np.stack(rows), SamplingParameters(), history, 0, 0)
+            took = passing.seconds(len(proposal) + 1)
+            self.seconds += sum(spent for _, spent in passes) + took
+            self.emitted += verdict.accepted + 1
+            self.proposed += len(proposal)
+            left -= verdict.accepted + 1
+            unread = 1 if passes else unread + 1
+            columns = zip(
+                verdict.judgements,
+                proposal.origins,
+                proposal.ranks,
+                proposal.confidences,
+                strict=True,
+            )
+            judged = [
+                Judged(rank, confidence, judgement is Judgement.RIGHT)
+                for judgement, origin, rank, confidence in columns
+                if judgement is not Judgement.NONE and origin is not Origin.LOOKUP
+            ]
+            tokens, match = verdict.accepted + 1, 3 if self.finds else 0
+            policy.observe(Outcome(len(proposal) + 1, tokens, passes, judged, took, 0.0, match))
 
 
 @settings(max_examples=100)
@@ -239,47 +328,24 @@ def test_whatever_rounds_bring_the_loss_is_bounded(
     answer: int,
 ) -> None:
     """Time is counted in plain steps, not measured; see the same test of chains."""
-    pair = toy_pair(seed % 7)
-    policy = CostAwareTree(costs(step, target, reading))
-    passing, drafter = Curve(target), Curve({1: step, 32: step + 31 * reading})
+    policy = CostAware(costs(step, target, reading))
+    world = World(policy, step, reading, target, seed, sureness, finds, answer)
     rng = np.random.default_rng(seed)
-    seconds, emitted, left, unread = 0.0, 0, 0, 0
-    history = History(len(pair.target))
-    for round_ in range(150):
-        if left < 1:
-            left, unread = answer, 100
-        draft = TreeDraft(pair.cache)
-        limit = policy.begin(400, 4000, 100, unread, 3 if finds else 0)
-        assert 0 <= limit <= MAX_NODES
-        if limit and finds:
-            draft.add_path([1, 2, 3], policy.found(3))
-        passes: list[tuple[int, float]] = []
-        nodes = [(0, 0, 0, 1.0)]
-        while count := policy.layer([each[3] for each in nodes], draft.gains(), limit):
-            assert count <= len(nodes)
-            size = count if passes else unread
-            passes.append((size, drafter.seconds(size)))
-            for node, _, _, _ in nodes[:count]:
-                row = rng.standard_normal(len(pair.drafter)).astype(np.float32) * sureness
-                draft.expand(node, row)
-            nodes = draft.frontier(MAX_LAYER)
-        proposal: TreeProposal = draft.finish(policy.count(draft.gains(), limit))
-        assert len(proposal) <= limit
-        accepts = {"refuses": False, "in turns": round_ // 20 % 2, "at random": rng.random() < 0.5}
-        special = len(pair.target) - 1  # never proposed
-        rows = [hot(pair, special)] * (len(proposal) + 1)
-        if accepts[adversary]:
-            for node, (token, parent) in enumerate(
-                zip(proposal.tokens, proposal.parents, strict=True)
-            ):
-                if parent == node - 1:
-                    rows[parent + 1] = hot(pair, token)
-        verdict = Walker().walk(proposal, np.stack(rows), SamplingParameters(), history, 0, 0)
-        took = passing.seconds(len(proposal) + 1)
-        seconds += sum(spent for _, spent in passes) + took
-        emitted += verdict.accepted + 1
-        left -= verdict.accepted + 1
-        unread = 1 if passes else unread + 1
-        outcome = TreeOutcome(100, proposal, verdict, passes, took, 0.0, 3 if finds else 0)
-        policy.observe(outcome)
-    assert seconds <= emitted + CREDIT + ALLOWANCE * seconds
+    accepts = {
+        "refuses": lambda round_: False,
+        "in turns": lambda round_: bool(round_ // 20 % 2),
+        "at random": lambda round_: bool(rng.random() < 0.5),
+    }
+    world.run(150, accepts[adversary])
+    assert world.seconds <= world.emitted + CREDIT + ALLOWANCE * world.seconds
+
+
+@pytest.mark.parametrize("target", [EIGHT_BIT, FLAT])
+def test_trees_are_tried_again_after_a_long_time_in_vain(target: dict[int, float]) -> None:
+    policy = CostAware(costs(0.05, target))
+    world = World(policy, 0.05, 0.005, target)
+    world.run(1500, lambda round_: False)
+    world.run(1500, lambda round_: True)
+    world.emitted, world.proposed = 0, 0
+    world.run(300, lambda round_: True)
+    assert world.proposed >= world.emitted - 300 > 300

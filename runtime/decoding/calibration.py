@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-
-from omnidraft.runtime.decoding.policy import Outcome
 
 MEMORY = 0.01
 """Share of what was learned that is forgotten each round."""
@@ -32,7 +29,7 @@ class Calibration:
 
     def __call__(self, x: float) -> float:
         """The probability of acceptance; rises with ``x``."""
-        return _logistic(self._offset + self._slope * x if self._slope > 0 else self._offset)
+        return logistic(self._offset + self._slope * x if self._slope > 0 else self._offset)
 
     @property
     def line(self) -> tuple[float, float]:
@@ -41,7 +38,7 @@ class Calibration:
 
     def update(self, x: float, accepted: bool) -> None:
         """Learn from one token that was accepted or rejected."""
-        p = _logistic(self._offset + self._slope * x)
+        p = logistic(self._offset + self._slope * x)
         weight = p * (1 - p)
         if weight < 1e-3:
             weight = 1e-3
@@ -74,51 +71,6 @@ class Calibration:
             self._slope += (a * v - b * u) / determinant
 
 
-class Acceptance:
-    """How likely a drafted or looked up token is to be accepted, by past rounds.
-
-    Attributes:
-        drawn: the probability for a draft token, by the logit of its own score.
-        following: the probability for the next draft token, by the logit of the score before it.
-        chained: mean acceptance of a draft token after an accepted one.
-        merging: mean number of target tokens that one draft token makes.
-    """
-
-    def __init__(self) -> None:
-        self.drawn = Calibration(0.0, 1.0)
-        self.following = Calibration(0.6, 0.28)  # of the default drafter, default target, greedy
-        self.chained = 0.8
-        self.merging = 0.95
-        self._found = Calibration(-1.5, 0.8)
-
-    def found(self, match: int) -> float:
-        """The probability for a looked up token that follows a match of so many tokens."""
-        return self._found(math.log(match))
-
-    def observe_found(self, outcome: Outcome) -> None:
-        """Learn from what lookup found, which every round judges, whether or not it was used."""
-        self._found.forget(MEMORY)
-        for i in range(outcome.found_judged):
-            self._found.update(math.log(outcome.match + i), i < outcome.found_right)
-
-    def observe_drafted(self, outcome: Outcome, logits: Sequence[float]) -> None:
-        """Learn from a round that drafted.
-
-        Args:
-            logits: of the scores of its draft tokens.
-        """
-        self.drawn.forget(MEMORY)
-        self.following.forget(MEMORY, return_to_prior=True)
-        for i in range(min(outcome.judged, outcome.drafted)):
-            accepted = i < outcome.accepted_drafts
-            self.drawn.update(logits[i], accepted)
-            if i:
-                self.following.update(logits[i - 1], accepted)
-                self.chained += MEMORY * (float(accepted) - self.chained)
-        if outcome.proposed:
-            self.merging += MEMORY * (outcome.proposed / outcome.drafted - self.merging)
-
-
 def logit(p: float) -> float:
     """The logit of a probability, which is first kept within 0.001 … 0.999."""
     if p > 0.999:
@@ -128,5 +80,6 @@ def logit(p: float) -> float:
     return math.log(p / (1 - p))
 
 
-def _logistic(x: float) -> float:
+def logistic(x: float) -> float:
+    """The probability of a logit."""
     return 1 / (1 + math.exp(-x)) if x > -30 else 0.0

@@ -209,7 +209,7 @@ class SpeculativeDecoder:
     def _rounds(self, history: History, stats: Statistics) -> Rounds:
         seed = secrets.randbits(64) if self._seed is None else self._seed
         drafting = self._drafting
-        if drafting is None or drafting.tree is not None:
+        if drafting is None or drafting.tree:
             return TreeRounds(self._target, drafting, self._sampling, seed, history, stats)
         return ChainRounds(
             self._target,

@@ -1,125 +1,135 @@
-"""How many tokens to draft: what a policy is asked and told, and the fixed length.
+"""What to draft: what a policy is asked and told, and a fixed number of tokens.
 
-A policy is asked before a round and after each draft step, and told what came of the round. Its
-answers may depend on the path drawn so far, on past rounds and on time, never on what the next step
-would draw. The walk is then a stopping time, and verification stays exact (method: walk the trie).
+A round proposes a tree of target tokens. A chain is a tree whose layers have one open node each,
+the token drawn last. Plain decoding is the tree without nodes.
+
+A policy is asked before a round and after each pass of the drafter, and told what came of it. Its
+answers may depend on what was drafted so far, on past rounds and on time, never on what the next
+pass would draw. The draft is then a stopping time, and the verification of a chain stays exact
+(method: walk the trie).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+MAX_LAYER = 4
+"""Most draft nodes in a pass of the drafter."""
+LIKELY = 0.8
+"""About how likely the drafter's first choice is, where it is run on a likely path."""
+
+
+class Judged(NamedTuple):
+    """A drafted token that the target found right or wrong."""
+
+    rank: int
+    """Among the drafter's choices in its place; 0: the first."""
+    score: float
+    """How likely it was to be right, by the drafter or by what scores in its place."""
+    right: bool
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a round did, for the policy that decided its length.
+    """What a round did.
 
     Attributes:
-        context: target tokens in the KV cache before the pass.
         rows: of the target's pass.
-        steps: passes of the drafter, those that drew nothing included.
-        drafted: draft tokens drawn, less those behind the end of the answer.
-        accepted_drafts: of those, the ones that spell accepted target tokens.
-        proposed: target tokens scored, less those behind the end of the answer.
-        accepted: of those, the ones that stand.
-        draft_seconds: of all draft steps, catching up included.
-        target_seconds: of the pass.
+        tokens: that the round made.
+        passes: tokens and seconds of each pass of the drafter, those that drew nothing included.
+            The first has those tokens that it had to catch up with.
+        judged: what the target said of the drafted tokens.
+        target_seconds: of its pass.
         other_seconds: of the rest of the round.
-        match: what ``look_up`` was told; 0 without a lookup.
+        match: how many tokens at the end of the text led to what lookup found; 0: to nothing.
         found_judged: tokens of the lookup, proposed or not, that the round showed to be right or
             wrong: the right ones at its beginning, and the first wrong one.
         found_right: of those, the right ones.
     """
 
-    context: int
     rows: int
-    steps: int
-    drafted: int
-    accepted_drafts: int
-    proposed: int
-    accepted: int
-    draft_seconds: float
+    tokens: int
+    passes: Sequence[tuple[int, float]]
+    judged: Sequence[Judged]
     target_seconds: float
     other_seconds: float
     match: int = 0
     found_judged: int = 0
     found_right: int = 0
 
+
+class DraftPolicy(Protocol):
+    """Decides what rounds draft. One instance serves one session, generation by generation."""
+
     @property
-    def judged(self) -> int:
-        """Draft tokens that the target accepted or rejected: up to the first rejected one.
+    def calibration(self) -> list[tuple[float, float]]:
+        """Slope and offset, by rank: see ``TreeDraft.calibrate``; none: as the drafter says."""
 
-        The target did not judge what follows a rejected token, nor draft tokens at the end that
-        made no target token.
-        """
-        return self.accepted_drafts + (self.accepted < self.proposed)
-
-
-class DraftLengthPolicy(Protocol):
-    """Decides how far a round drafts. One instance serves one session, generation by generation."""
-
-    def look_up(self, found: int, match: int, context: int, unread: int) -> int:
-        """How many of the tokens that lookup found to propose; 0 leaves the round to the drafter.
-
-        Asked before ``begin`` where something was found. Nothing is drafted in a round that
-        proposes them, and ``begin`` is not called.
+    def begin(self, room: int, space: int, context: int, unread: int, found: int) -> int:
+        """The most nodes that this round may score, at most ``space``; 0 is plain decoding.
 
         Args:
-            found: tokens, as many as the round has room for at most.
-            match: how many tokens at the end of the text led there.
-            context, unread: see ``begin``.
-        """
-
-    def begin(self, room: int, context: int, unread: int) -> int:
-        """The most draft tokens this round may draw, at most ``room``; 0 is plain decoding.
-
-        Args:
-            room: target tokens that are still wanted, less one.
+            room: tokens that are still wanted, less one.
+            space: nodes that there is room for.
             context: target tokens in the KV cache.
-            unread: draft tokens that the drafter would have to read in its first step.
+            unread: draft tokens that the drafter would have to read in its first pass.
+            found: tokens that a lookup would propose.
         """
 
-    def go_on(self, score: float) -> bool:
-        """Whether to draw another draft token.
+    def found(self, match: int) -> float:
+        """How likely a looked up token is, after a match of so many tokens."""
+
+    def layer(self, open_nodes: Sequence[float], gains: Sequence[float], limit: int) -> int:
+        """How many of the open draft nodes the drafter runs on next; 0 ends drafting.
 
         Args:
-            score: how likely the token drawn last is to be accepted, in [0, 1].
+            open_nodes: their probabilities, in descending order; before the first pass 1, the text.
+            gains: the probabilities of the target nodes so far, in descending order.
+            limit: what ``begin`` said.
         """
+
+    def count(self, gains: Sequence[float], limit: int) -> int:
+        """How many target nodes to score, the most probable ones, at most ``limit``."""
 
     def observe(self, outcome: Outcome) -> None:
-        """What came of the round that ``look_up`` or ``begin`` opened."""
+        """What came of the round."""
 
 
 class Fixed:
-    """The same length every round, ended early by low confidence.
+    """The same number of tokens every round, ended early by low confidence.
 
     The rule is the threshold of adaptive drafting (method, section 4): draft until
     1 − Π score > γ, where ``confidence`` = 1 − γ.
 
     Args:
-        length: draft tokens per round.
-        confidence: a draft ends when the product of its scores falls below this; 0: never.
+        nodes: of a chain or a tree. Of a tree the most probable ones.
+        confidence: no drafting goes on from a path whose product of scores falls below this; 0:
+            from every one.
     """
 
-    def __init__(self, length: int, confidence: float = 0.0) -> None:
-        self._length = length
+    def __init__(self, nodes: int, confidence: float = 0.0) -> None:
+        self.calibration: list[tuple[float, float]] = []
+        self._nodes = nodes
         self._confidence = confidence
-        self._product = 1.0
 
-    def look_up(self, found: int, match: int, context: int, unread: int) -> int:
-        """Never: see ``DraftLengthPolicy.look_up``."""
-        return 0
+    def begin(self, room: int, space: int, context: int, unread: int, found: int) -> int:
+        """See ``DraftPolicy``."""
+        return min(self._nodes, space) if room > 0 else 0
 
-    def begin(self, room: int, context: int, unread: int) -> int:
-        """See ``DraftLengthPolicy.begin``."""
-        self._product = 1.0
-        return min(self._length, room)
+    def found(self, match: int) -> float:
+        """See ``DraftPolicy``."""
+        return 0.0
 
-    def go_on(self, score: float) -> bool:
-        """See ``DraftLengthPolicy.go_on``."""
-        self._product *= score
-        return self._product >= self._confidence
+    def layer(self, open_nodes: Sequence[float], gains: Sequence[float], limit: int) -> int:
+        """Those whose children may be among the most probable nodes."""
+        least = gains[limit - 1] if len(gains) >= limit else 0.0
+        return sum(p * LIKELY > least and p >= self._confidence for p in open_nodes)
+
+    def count(self, gains: Sequence[float], limit: int) -> int:
+        """All."""
+        return limit
 
     def observe(self, outcome: Outcome) -> None:
         """Nothing is learnt."""

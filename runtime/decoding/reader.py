@@ -38,9 +38,8 @@ class Reader:
             self.fed = []
             self._agreed = 0
 
-    def catch_up(self, steps: int) -> list[int]:
-        """Cut the KV cache back to what still holds; return what the first of ``steps`` reads."""
-        self.make_room(steps)
+    def catch_up(self) -> list[int]:
+        """Cut the KV cache back to what still holds; return what the next step has to read."""
         common = self._common()
         self._model.truncate(common)
         del self.fed[common:]

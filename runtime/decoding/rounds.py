@@ -21,12 +21,8 @@ from omnidraft._native import (
     Walker,
     end_round,
 )
-from omnidraft.runtime.decoding.draft_side import (
-    Drafting,
-    DraftSide,
-    RoundSeconds,
-    StepObserver,
-)
+from omnidraft.runtime.decoding.chain_side import ChainSide
+from omnidraft.runtime.decoding.draft_side import Drafting, RoundSeconds, StepObserver
 from omnidraft.runtime.decoding.tree_side import TreeSide
 from omnidraft.runtime.engines.model import CausalModel, tree_scorer
 from omnidraft.runtime.statistics import Statistics
@@ -123,7 +119,7 @@ class ChainRounds:
         self._chance = Generator(seed)
         self._draft = Draft(drafting.cache, verification, sampling.temperature or 1.0)
         self._verifier = Verifier(drafting.cache)
-        self._side: DraftSide | None = DraftSide(drafting, self._draft, self._chance, stats, steps)
+        self._side: ChainSide | None = ChainSide(drafting, self._draft, self._chance, stats, steps)
         # Of the round under way.
         self._scored: list[int] = []
 

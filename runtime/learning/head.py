@@ -5,8 +5,8 @@
     Drafting(..., scorer=scorer_of(head, drafter))
 
 After SpecDec++ (arXiv 2405.19715) as OmniDraft uses it (method, section 4), on target-space
-positions, merges included. Its score takes the place of the drafter's own probability in
-``DraftLengthPolicy.go_on``.
+positions, merges included. In a chain its score takes the place of the drafter's own
+probability.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""The parts of the cost-aware policy, one by one: the account and the stopping rule."""
+"""The account of the cost-aware policy."""
 
 from __future__ import annotations
 
 import pytest
 
 from omnidraft.runtime.decoding.account import ALLOWANCE, CAP, CREDIT, LEAST_PROBE, START, Account
-from omnidraft.runtime.decoding.calibration import Acceptance
-from omnidraft.runtime.decoding.costs import Curve
-from omnidraft.runtime.decoding.stopping_rule import MAX_DRAFT, StoppingRule
 
 
 def rounds_until_a_try(account: Account, price: float) -> int:
@@ -66,35 +63,3 @@ def test_reading_leaves_a_reserve_once_drafting_is_known_to_pay() -> None:
     assert untried.try_drafting(0.5, 0.0)
     untried.drafted(-50.0, 0.0, 50.0)
     assert not untried.drafting, "a try pays for its reading in full"
-
-
-def drawn(rule: StoppingRule, curve: Curve, step: float, score: float) -> int:
-    rule.open_round(curve, step, 1.0)
-    rule.limit = MAX_DRAFT
-    count = 1
-    while rule.go_on(score):
-        count += 1
-    return count
-
-
-def test_the_rule_draws_further_where_tokens_are_likelier_or_cheaper() -> None:
-    cheap, dear = Curve({1: 1.0, 32: 1.3}), Curve({1: 1.0, 32: 12.0})
-    lengths = [
-        drawn(StoppingRule(Acceptance()), curve, step, score)
-        for curve, step, score in (
-            (dear, 0.05, 0.5),
-            (cheap, 0.05, 0.5),
-            (cheap, 0.001, 0.99),
-        )
-    ]
-    assert lengths == sorted(set(lengths)) and lengths[0] == 1 and lengths[-1] == MAX_DRAFT
-
-
-def test_the_rule_asks_more_of_a_token_where_rounds_bring_more() -> None:
-    curve = Curve({1: 1.0, 32: 2.5})
-    rule = StoppingRule(Acceptance())
-    before = drawn(rule, curve, 0.05, 0.8)
-    for _ in range(200):
-        rule.observe(10, 2.0)
-    assert drawn(rule, curve, 0.05, 0.8) < before
-    assert rule.rate > 1.0
