@@ -129,18 +129,20 @@ class Pairing:
         Raises:
             OptionError: a tree is asked for where none can be drafted.
         """
-        learns = self.learner is not None and self.learner.trainer is not None
+        head_learns = self.learner is not None and self.learner.needs_chains
         trees = tree_scorer(self._target.model) is not None
         if options.tree:
-            if learns:  # it is shown chains
-                raise OptionError("a drafter that learns drafts chains: leave tree out")
+            if head_learns:
+                raise OptionError(
+                    "a drafter whose acceptance head learns drafts chains: leave tree out"
+                )
             if not trees:
                 raise OptionError(
                     f"the engine {self._target.engine} scores no trees of {self._target.name}: "
                     "leave tree out, or give draft_length"
                 )
             return True
-        chains = learns or options.verification is Verification.PAPER
+        chains = head_learns or options.verification is Verification.PAPER
         return trees and not chains and options.draft_length == "auto"
 
     def _policy(self, options: GenerationOptions, tree: bool) -> DraftPolicy:

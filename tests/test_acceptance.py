@@ -22,8 +22,8 @@ from omnidraft.export.conversion import convert
 from omnidraft.export.pipeline import export
 from omnidraft.export.recipes import Options
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
+from omnidraft.runtime.decoding.observed import Round
 from omnidraft.runtime.decoding.policy import Fixed
-from omnidraft.runtime.decoding.rounds import Round
 from omnidraft.runtime.engines.model import HiddenStates
 from omnidraft.runtime.engines.onnx import OnnxModel
 from omnidraft.runtime.errors import DamagedFileError
@@ -387,7 +387,7 @@ def seeing_rounds(
         buffer.observe(seen)
         lessons = buffer.prompts[-1].rounds[-1].lessons
         if lessons is not None:
-            seen = seen._replace(logits=seen.logits.copy())
+            seen = seen._replace(logits=np.stack(seen.logits))
             shown.append((seen, deepcopy(trace), lessons))
 
     for seed in range(6):
@@ -421,12 +421,10 @@ def test_sampled_rounds_teach_what_the_target_would_accept(followed: bool) -> No
     for seen, trace, lessons in seeing_rounds(sampling, verification):
         assert seen.followed == followed
         at, weight, labels, weights = 0, 1.0, [], []
-        for i, (token, count) in enumerate(
-            zip(seen.proposal.tokens, seen.proposal.draft_counts, strict=True)
-        ):
+        for i, (token, count) in enumerate(zip(seen.tokens, seen.counts, strict=True)):
             p, q = softmax(seen.logits[i], 0.7)[token], 1.0
             for k in range(at, 0 if followed else at + count):
-                q *= softmax(trace.logits[k], 0.7)[seen.proposal.drafts[k]]
+                q *= softmax(trace.logits[k], 0.7)[seen.drafts[k]]
             for _ in range(count):
                 labels.append(min(1.0, p / q) ** (1 / count))
                 weights.append(weight)
@@ -450,9 +448,8 @@ def test_sampled_rounds_teach_what_the_target_would_accept(followed: bool) -> No
 def test_greedy_rounds_teach_what_was_accepted() -> None:
     labels = []
     for seen, _, lessons in seeing_rounds(SamplingParameters()):
-        verdict = seen.verdict
-        rejected = verdict.accepted < verdict.proposed
-        stood = sum(seen.proposal.draft_counts[: verdict.accepted])
+        rejected = seen.accepted < len(seen.tokens)
+        stood = sum(seen.counts[: seen.accepted])
         assert lessons.label.tolist() == [1.0] * stood + [0.0] * rejected
         assert (lessons.weight == 1).all()
         labels += lessons.label.tolist()

@@ -23,17 +23,19 @@ from hypothesis import strategies as st
 from needs import needs
 from scipy.stats import chisquare
 from tiny import write_drafter, write_target
-from toy import ToyModel, toy_pair
+from toy import ToyModel, ToyTree, toy_pair
 from typer.testing import CliRunner
 
 from omnidraft import SamplingParameters
+from omnidraft._native import Lookup
 from omnidraft.cli import adapt as adapt_command
 from omnidraft.cli.app import app
 from omnidraft.cli.interruption import Interrupted
 from omnidraft.export.learnable import learnable_drafter
 from omnidraft.runtime.answer import Answer
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
-from omnidraft.runtime.decoding.rounds import Round
+from omnidraft.runtime.decoding.observed import Round
+from omnidraft.runtime.decoding.policy import Fixed
 from omnidraft.runtime.errors import (
     DamagedFileError,
     ModelNotFoundError,
@@ -65,10 +67,12 @@ PROMPTS = [f"What is the answer {i}? The quick brown fox" for i in range(12)]
 OPTIONS = GenerationOptions(max_new_tokens=24, draft_length=4)
 
 
-def observed(seed: int = 0, prompts: int = 3, **options: Any) -> tuple[Any, AdaptationBuffer]:
+def observed(
+    seed: int = 0, prompts: int = 3, tree: bool = False, **options: Any
+) -> tuple[Any, AdaptationBuffer]:
     """A toy pair's rounds in a buffer, and what was shown of every round."""
     pair = toy_pair(seed)
-    target = ToyModel(len(pair.target), seed)
+    target = (ToyTree if tree else ToyModel)(len(pair.target), seed)
     plain = [surface is not None for surface in pair.target]
     native = pair.speller._pair
     buffer = AdaptationBuffer(direct_mapping(native, plain, len(pair.drafter)), **options)
@@ -78,17 +82,24 @@ def observed(seed: int = 0, prompts: int = 3, **options: Any) -> tuple[Any, Adap
         shown.append(
             SimpleNamespace(
                 context=list(seen.context),
-                drafts=seen.proposal.drafts,
-                tokens=seen.proposal.tokens,
-                counts=seen.proposal.draft_counts,
-                logits=seen.logits.copy(),
-                verdict=seen.verdict,
+                drafts=list(seen.drafts),
+                tokens=list(seen.tokens),
+                counts=list(seen.counts),
+                logits=np.stack(seen.logits),
+                accepted=seen.accepted,
+                last=seen.last,
                 drafted=len(buffer.trace.confidences) if buffer.trace else 0,
             )
         )
         buffer.observe(seen)
 
     drafting = pair.drafting(seed + 1)
+    if tree:
+        model = ToyTree(len(pair.drafter), seed + 1)
+        lookup = Lookup(len(pair.target))
+        drafting = dataclasses.replace(
+            drafting, model=model, policy=Fixed(8), tree=True, lookup=lookup
+        )
     for index in range(prompts):
         # As sampled answers do, these differ from one another.
         decoder = SpeculativeDecoder(
@@ -107,11 +118,12 @@ def observed(seed: int = 0, prompts: int = 3, **options: Any) -> tuple[Any, Adap
 # --- what is kept ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("tree", [False, True])
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("seed", range(4))
-def test_batches_hold_the_targets_own_distributions(seed: int, loss: str) -> None:
+def test_batches_hold_the_targets_own_distributions(seed: int, loss: str, tree: bool) -> None:
     """Every row's context is what the drafter saw, and its distribution the target's there."""
-    seen, buffer = observed(seed, kept=1000)
+    seen, buffer = observed(seed, kept=1000, tree=tree)
     mapping = buffer.mapping
     # The same draft tokens may stand for several sequences of target tokens.
     expected: dict[tuple[int, ...], list[Any]] = {}
@@ -122,7 +134,7 @@ def test_batches_hold_the_targets_own_distributions(seed: int, loss: str) -> Non
         at = 0
         for j, row in enumerate(p):
             # Where neither the target nor the drafter has gone on there is nothing to learn.
-            if j <= shown.verdict.accepted or at < shown.drafted:
+            if j <= shown.accepted or at < shown.drafted:
                 expected.setdefault((*shown.context, *shown.drafts[:at]), []).append(row)
             at += shown.counts[j] if j < len(shown.counts) else 0
     answers = {
@@ -203,9 +215,10 @@ def test_without_a_weight_no_ngram_is_labelled() -> None:
         assert sums[0] == pytest.approx(sums[1], rel=1e-5)
 
 
+@pytest.mark.parametrize("tree", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_cross_entropy_is_with_every_token_of_the_answer(seed: int) -> None:
-    _, buffer = observed(seed)
+def test_cross_entropy_is_with_every_token_of_the_answer(seed: int, tree: bool) -> None:
+    _, buffer = observed(seed, tree=tree)
     for prompt in buffer.prompts:
         labelled = []
         for batch in batches([prompt], Objective("ce"), buffer.mapping):
@@ -221,7 +234,8 @@ def test_cross_entropy_is_with_every_token_of_the_answer(seed: int) -> None:
                     assert [*context, label] == list(prompt.tokens[: len(context) + 1])
                     labelled.append(len(context))
         # Once each, from the answer's first token to the last that was seen to end.
-        begin, end = prompt.rounds[0].begin, max(r.end for r in prompt.rounds)
+        begin = prompt.rounds[0].begin
+        end = max(max(r.end, r.begin + r.stood) for r in prompt.rounds)
         special = sum(not buffer.mapping.plain[r.last] for r in prompt.rounds)
         assert len(set(labelled)) == len(labelled)
         assert set(labelled) <= set(range(begin, end))
@@ -435,11 +449,17 @@ def test_greedy_answers_stay_the_targets_while_weights_change(
     session.save()
 
 
-def test_what_learns_drafts_chains(world: World) -> None:
-    session = world.session("chains")
-    with pytest.raises(OptionError, match="a drafter that learns drafts chains"):
-        session.generate(PROMPTS[0], dataclasses.replace(OPTIONS, draft_length="auto", tree=6))
-    assert session.generate(PROMPTS[0], OPTIONS).token_ids
+def test_what_learns_drafts_trees_unless_a_head_learns(world: World) -> None:
+    options = dataclasses.replace(OPTIONS, draft_length="auto", tree=6)
+    session = world.session("trees")
+    expected = Session(world.target).generate(PROMPTS[0], options).token_ids
+    assert session.generate(PROMPTS[0], options).token_ids == expected
+    assert session.last._drafting.tree
+    assert session.learner.buffer.prompts[0].rounds
+    session = world.session("chains", head="joint")
+    with pytest.raises(OptionError, match="acceptance head learns drafts chains"):
+        session.generate(PROMPTS[0], options)
+    assert session.generate(PROMPTS[0], OPTIONS).token_ids == expected
 
 
 def test_a_session_keeps_what_its_loss_needs(world: World) -> None:

@@ -17,8 +17,8 @@ from toy import ToyModel, ToyPair, plain_greedy, toy_pair
 from omnidraft import Origin, SamplingParameters, Verification
 from omnidraft._native import Lookup, Vocabulary, VocabularyPair
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
+from omnidraft.runtime.decoding.observed import Round
 from omnidraft.runtime.decoding.policy import Fixed, Outcome
-from omnidraft.runtime.decoding.rounds import Round
 from omnidraft.runtime.decoding.translation import Speller
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
 
@@ -201,7 +201,7 @@ def test_what_stands_behind_the_end_counts_nowhere(temperature: float, looked_up
         drafting,
         sampling=SamplingParameters(temperature=temperature),
         seed=0,
-        observer=seen.append,
+        observer=lambda shown: seen.append(shown._replace(context=list(shown.context))),
     )
     prompt = [*range(1, 9), 1, 2, 3] if looked_up else [3]
     origin = Origin.LOOKUP if looked_up else Origin.DIRECT
@@ -216,10 +216,13 @@ def test_what_stands_behind_the_end_counts_nowhere(temperature: float, looked_up
     assert outcome.tokens == 3
     assert [each.right for each in outcome.judged] == ([] if looked_up else [True, True])
     assert outcome.rows == target.passes[-1] > 3, "what the pass took belongs to all its rows"
-    [shown] = seen
-    assert (shown.proposal.tokens, shown.verdict.tokens) == ([4, 5], [4, 5, 6])
-    assert shown.proposal.drafts == ([] if looked_up else [4, 5])
-    assert len(shown.logits) == 3
+    if looked_up:  # each token is a round without a draft
+        assert [(len(shown.context), shown.last) for shown in seen] == [(12, 4), (13, 5), (14, 6)]
+        assert all(not shown.drafts and len(shown.logits) == 1 for shown in seen)
+    else:
+        [shown] = seen
+        assert (shown.tokens, shown.drafts, shown.last) == ([4, 5], [4, 5], 6)
+        assert len(shown.logits) == 3
     # Like any last token the end is not in the KV cache.
     assert target.tokens == [*prompt, 4, 5]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from toy import ToyModel, ToyPair, plain_greedy, toy_pair
+from toy import ToyModel, ToyPair, ToyTree, plain_greedy, toy_pair
 
 from omnidraft import SamplingParameters
 from omnidraft._native import History, Judgement, Lookup, Origin, TreeDraft, TreeProposal, Walker
@@ -25,55 +25,6 @@ from omnidraft.runtime.decoding.policy import MAX_LAYER, DraftPolicy, Fixed, Jud
 EIGHT_BIT = {1: 1.0, 2: 1.03, 4: 1.27, 8: 1.7, 16: 2.6, 32: 4.2}
 STEEP = {1: 1.0, 2: 1.7, 4: 2.5, 8: 4.0, 16: 6.9, 32: 13.0}
 FLAT = {1: 1.0, 2: 1.01, 8: 1.05, 32: 1.2}
-
-
-@dataclass
-class ToyTree(ToyModel):
-    """A ``ToyModel`` that scores trees."""
-
-    chain: int = -1
-    paths: list[list[int]] = field(default_factory=list)
-    scores_trees: bool = True
-    widest: int = 0
-
-    def forward(
-        self, tokens: Sequence[int] | NDArray[np.int64], rows: int | None = None
-    ) -> NDArray[np.float32]:
-        assert self.chain < 0, "a tree is held"
-        return super().forward(tokens, rows)
-
-    def truncate(self, length: int) -> None:
-        assert self.chain < 0 or length <= self.chain
-        self.chain, self.paths = -1, []
-        super().truncate(length)
-
-    def forward_tree(
-        self,
-        tokens: Sequence[int] | NDArray[np.int64],
-        parents: Sequence[int] | NDArray[np.int64],
-        rows: int | None = None,
-    ) -> NDArray[np.float32]:
-        if self.chain < 0:
-            self.chain = self.length
-        assert self.length + len(tokens) <= self.max_length
-        logits = []
-        for token, parent in zip(tokens, parents, strict=True):
-            assert self.chain - 1 <= parent < self.length
-            path = [*self.paths[parent - self.chain]] if parent >= self.chain else []
-            path.append(self.length)
-            self.tokens.append(int(token))
-            self.paths.append(path)
-            seen = self.tokens[: self.chain] + [self.tokens[slot] for slot in path]
-            logits.append(self.logits(seen))
-        self.widest = max(self.widest, len(tokens))
-        return np.stack(logits[-(rows or len(logits)) :])
-
-    def keep(self, path: Sequence[int]) -> None:
-        chain = self.chain if self.chain >= 0 else self.length
-        assert not path or list(path) == self.paths[path[-1] - chain]
-        kept = [self.tokens[slot] for slot in path]
-        self.tokens[chain:] = kept
-        self.chain, self.paths = -1, []
 
 
 class WhimsicalTree:

@@ -57,6 +57,55 @@ class ToyModel:
 
 
 @dataclass
+class ToyTree(ToyModel):
+    """A ``ToyModel`` that scores trees."""
+
+    chain: int = -1
+    paths: list[list[int]] = field(default_factory=list)
+    scores_trees: bool = True
+    widest: int = 0
+
+    def forward(
+        self, tokens: Sequence[int] | NDArray[np.int64], rows: int | None = None
+    ) -> NDArray[np.float32]:
+        assert self.chain < 0, "a tree is held"
+        return super().forward(tokens, rows)
+
+    def truncate(self, length: int) -> None:
+        assert self.chain < 0 or length <= self.chain
+        self.chain, self.paths = -1, []
+        super().truncate(length)
+
+    def forward_tree(
+        self,
+        tokens: Sequence[int] | NDArray[np.int64],
+        parents: Sequence[int] | NDArray[np.int64],
+        rows: int | None = None,
+    ) -> NDArray[np.float32]:
+        if self.chain < 0:
+            self.chain = self.length
+        assert self.length + len(tokens) <= self.max_length
+        logits = []
+        for token, parent in zip(tokens, parents, strict=True):
+            assert self.chain - 1 <= parent < self.length
+            path = [*self.paths[parent - self.chain]] if parent >= self.chain else []
+            path.append(self.length)
+            self.tokens.append(int(token))
+            self.paths.append(path)
+            seen = self.tokens[: self.chain] + [self.tokens[slot] for slot in path]
+            logits.append(self.logits(seen))
+        self.widest = max(self.widest, len(tokens))
+        return np.stack(logits[-(rows or len(logits)) :])
+
+    def keep(self, path: Sequence[int]) -> None:
+        chain = self.chain if self.chain >= 0 else self.length
+        assert not path or list(path) == self.paths[path[-1] - chain]
+        kept = [self.tokens[slot] for slot in path]
+        self.tokens[chain:] = kept
+        self.chain, self.paths = -1, []
+
+
+@dataclass
 class ToyPair:
     """Two vocabularies over the letters a and b, a cache and a speller."""
 

@@ -107,7 +107,8 @@ DraftLength = Annotated[
 Tree = Annotated[
     int | None,
     typer.Option(
-        **whole(1, MAX_TREE), help="Tokens that each round proposes as a tree; not while it learns."
+        **whole(1, MAX_TREE),
+        help="Tokens that each round proposes as a tree; not while an acceptance head learns.",
     ),
 ]
 DraftConfidence = Annotated[

@@ -12,12 +12,8 @@ from numpy.typing import NDArray
 
 from omnidraft._native import Draft, Generator, Proposal, Verdict
 from omnidraft.runtime.decoding.calibration import logistic, logit
-from omnidraft.runtime.decoding.draft_side import (
-    Drafting,
-    DraftSide,
-    RoundSeconds,
-    StepObserver,
-)
+from omnidraft.runtime.decoding.draft_side import Drafting, DraftSide, RoundSeconds
+from omnidraft.runtime.decoding.observed import StepObserver
 from omnidraft.runtime.decoding.policy import Judged
 from omnidraft.runtime.statistics import Statistics
 

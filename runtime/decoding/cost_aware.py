@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from omnidraft.runtime.decoding.account import Account
+from omnidraft.runtime.decoding.account import ALLOWANCE, Account
 from omnidraft.runtime.decoding.calibration import MEMORY, Calibration, logit
 from omnidraft.runtime.decoding.level import Level
 from omnidraft.runtime.decoding.policy import MAX_LAYER, Outcome
@@ -23,8 +23,6 @@ AHEAD = 4
 """Rows over which the price of one more is averaged: the target's times have steps."""
 RANKS = 4
 """Ranks with a calibration of their own; the last serves all further ones."""
-RETRY = 64
-"""Rounds without drafting after which it is tried, lest an error of the estimates stay."""
 LEAST_GAIN = 0.05
 """A proposal must promise to gain so many tokens. Less is within the error of the estimate."""
 HOPE = 1 / 3
@@ -105,7 +103,7 @@ class CostAware:
         account.open_round()
         self._rate = max(1.0, self._tokens / self._steps) / plain
         self._passes, self._invested = 0, 0.0
-        self._drafts, self._tries = False, self._idle >= RETRY
+        self._drafts = False
         step = drafter.seconds(1)
         layer = drafter.seconds(MAX_LAYER)
         reading = drafter.seconds(unread) - step + self._waking.value
@@ -116,12 +114,15 @@ class CostAware:
             return self._affordable(most, 0.0, 0.0) if found else 0
         # Every round reads what the round before has said. Only what goes beyond is invested.
         self._invested = max(0.0, reading - (drafter.seconds(USUAL) - step))
+        price = (step + reading + target.seconds(2) - target.seconds(1)) / plain
+        # Lest an error of the estimates stay, drafting is tried now and then where it seems not to
+        # pay in this round.
+        self._tries = price < ALLOWANCE * self._idle
         # What the rest of the answer would gain at the present rate, if half of the room is used.
         gained = (room / 2) * (plain - 1 / self._rate)
         if not account.drafting or self._invested > gained:
             # Drafting is not known to pay. Or it does not pay here by a rate that a few rounds have
             # set, and that plain rounds would never correct.
-            price = (step + reading + target.seconds(2) - target.seconds(1)) / plain
             hopeless = account.drafting and self._invested > (room / 2) * plain * HOPE
             if hopeless or not account.try_drafting(price, reading / plain):
                 self._invested = 0.0
@@ -192,8 +193,10 @@ class CostAware:
         self._found.forget(MEMORY)
         for i in range(outcome.found_judged):
             self._found.update(math.log(outcome.match + i), i < outcome.found_right)
-        for calibration in self._ranks:
-            calibration.forget(MEMORY, return_to_prior=True)
+        seen = {min(each.rank, RANKS - 1) for each in outcome.judged}
+        for rank, calibration in enumerate(self._ranks):
+            # What is never proposed would otherwise never be believed again.
+            calibration.forget(MEMORY, return_to_prior=rank not in seen)
         for rank, score, right in outcome.judged:
             self._ranks[min(rank, RANKS - 1)].update(logit(score), right)
             if not rank:

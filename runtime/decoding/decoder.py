@@ -12,10 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from omnidraft._native import History, Origin, SamplingParameters, Verification
-from omnidraft.runtime.decoding.draft_side import Drafting, RoundSeconds, StepObserver
+from omnidraft.runtime.decoding.draft_side import Drafting, RoundSeconds
 from omnidraft.runtime.decoding.lease import Lease
 from omnidraft.runtime.decoding.logprobs import TokenLogprobs, token_logprobs
-from omnidraft.runtime.decoding.rounds import ChainRounds, Round, Rounds, TreeRounds
+from omnidraft.runtime.decoding.observed import Round, StepObserver
+from omnidraft.runtime.decoding.rounds import ChainRounds, Rounds, TreeRounds
 from omnidraft.runtime.engines.model import CausalModel, LimitedContext, held_of
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
 from omnidraft.runtime.statistics import Statistics
@@ -46,8 +47,8 @@ class SpeculativeDecoder:
         verification: EXACT or PAPER, of chains where neither greedy decoding nor a seed says which
             token is the target's.
         seed: makes a run repeatable; None takes a random one.
-        observer: shown every round of a drafter after its verification.
-        steps: shown every step of the drafter before that.
+        observer: shown every round with a drafter after its verification.
+        steps: shown the steps of the drafter before that.
         lease: of both models, if the caller holds one already. None: each generation takes one,
             and gives it back when it ends or its generator is closed.
         logprobs: tell the log-probability of each token, and of so many of the likeliest in its
@@ -208,19 +209,12 @@ class SpeculativeDecoder:
 
     def _rounds(self, history: History, stats: Statistics) -> Rounds:
         seed = secrets.randbits(64) if self._seed is None else self._seed
-        drafting = self._drafting
+        target, drafting, sampling = self._target, self._drafting, self._sampling
+        observers = (self._observer, self._steps)
         if drafting is None or drafting.tree:
-            return TreeRounds(self._target, drafting, self._sampling, seed, history, stats)
+            return TreeRounds(target, drafting, sampling, seed, history, stats, *observers)
         return ChainRounds(
-            self._target,
-            drafting,
-            self._sampling,
-            self._verification,
-            seed,
-            history,
-            stats,
-            self._observer,
-            self._steps,
+            target, drafting, sampling, self._verification, seed, history, stats, *observers
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,21 +52,6 @@ class Drafting:
     keep: bool = False
 
 
-class StepObserver(Protocol):
-    """Follows the drafter within a round, for what learns from it."""
-
-    def begin_round(self) -> None:
-        """Nothing has been drafted yet."""
-
-    def step(self, logits: NDArray[np.float32], confidence: float) -> None:
-        """The drafter has made a step, from which a token was drawn if there was one to draw.
-
-        Args:
-            logits: float32 [draft vocabulary], which the next step may overwrite.
-            confidence: the largest probability among the tokens that could be drawn.
-        """
-
-
 class RoundSeconds(NamedTuple):
     """Where the time of a round went: drafting, the target's pass, and the rest."""
 
@@ -109,6 +94,12 @@ class DraftSide:
         if (lookup := self._drafting.lookup) is not None:
             lookup.clear()
             lookup.add(prompt)
+
+    def spelled(self, tokens: Sequence[int], drafted: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Target tokens as draft tokens, as they were drafted as far as they were."""
+        padded = [*drafted, *[()] * (len(tokens) - len(drafted))]
+        spell = self._drafting.speller.spell
+        return [list(each or spell(token)) for token, each in zip(tokens, padded, strict=True)]
 
     def _begin(self, room: int, space: int, context: int) -> int:
         """Begin a round: look up, and ask the policy for the most nodes it may score."""

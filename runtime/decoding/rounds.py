@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,6 @@ from omnidraft._native import (
     Draft,
     Generator,
     History,
-    Proposal,
     SamplingParameters,
     TreeProposal,
     Verdict,
@@ -22,28 +21,11 @@ from omnidraft._native import (
     end_round,
 )
 from omnidraft.runtime.decoding.chain_side import ChainSide
-from omnidraft.runtime.decoding.draft_side import Drafting, RoundSeconds, StepObserver
+from omnidraft.runtime.decoding.draft_side import Drafting, RoundSeconds
+from omnidraft.runtime.decoding.observed import Emitted, Round, StepObserver, show
 from omnidraft.runtime.decoding.tree_side import TreeSide
 from omnidraft.runtime.engines.model import CausalModel, tree_scorer
 from omnidraft.runtime.statistics import Statistics
-
-
-class Round(NamedTuple):
-    """What one round showed; all of it holds only until the observer returns.
-
-    ``logits`` float32 [m + 1, target vocabulary] are the target's, unshaped by sampling: row i
-    follows the i-th of the m tokens that ``proposal`` had scored.
-    """
-
-    context: Sequence[int]
-    """Draft tokens that stood before the draft."""
-    proposal: Proposal
-    logits: NDArray[np.float32]
-    verdict: Verdict
-    temperature: float
-    """Of the distributions that were drawn from; 0: greedy."""
-    followed: bool = True
-    """Whether proposed tokens stood by being plain decoding's; else by rejection sampling."""
 
 
 class Rounds(Protocol):
@@ -116,6 +98,7 @@ class ChainRounds:
         self._history = history
         self._stats = stats
         self._observer = observer
+        self._steps = steps
         self._chance = Generator(seed)
         self._draft = Draft(drafting.cache, verification, sampling.temperature or 1.0)
         self._verifier = Verifier(drafting.cache)
@@ -160,14 +143,31 @@ class ChainRounds:
         self._stats.draft_tokens += len(self._proposal.drafts)
         if side:
             if self._observer:
-                temperature = self._sampling.temperature
-                followed = self._verification is Verification.GREEDY
-                shown = (side.context, self._proposal, self._logits, verdict)
-                self._observer(Round(*shown, temperature, followed))
+                self._show(side, self._observer)
             side.end_round(self._proposal, verdict, seconds)
             if side.failure:
                 self._side = None
                 self.failure = side.failure
+
+    def _show(self, side: ChainSide, observer: Callable[[Round], None]) -> None:
+        proposal, verdict, rows = self._proposal, self._verdict, list(self._logits)
+        counts, accepted = proposal.draft_counts, verdict.accepted
+        shown = Round(
+            side.context,
+            proposal.tokens,
+            proposal.drafts,
+            counts,
+            accepted,
+            verdict.tokens[-1],
+            rows,
+            self._sampling.temperature,
+            self._verification is Verification.GREEDY,
+        )
+        if not all(counts):  # looked up
+            shown = shown._replace(tokens=(), counts=(), accepted=0, last=verdict.tokens[0])
+            shown = shown._replace(logits=rows[:1])
+        emitted = Emitted(verdict.tokens, side.spelled(verdict.tokens[:-1], ()), rows)
+        show(shown, emitted, observer, self._steps)
 
     def rows(self) -> NDArray[np.float32]:
         """See ``Rounds``."""
@@ -184,6 +184,7 @@ class TreeRounds:
         target: scores trees, unless there is no drafter.
         seed: of the random numbers.
         stats: counts.
+        observer, steps: see ``SpeculativeDecoder``.
     """
 
     def __init__(
@@ -194,6 +195,8 @@ class TreeRounds:
         seed: int,
         history: History,
         stats: Statistics,
+        observer: Callable[[Round], None] | None,
+        steps: StepObserver | None,
     ) -> None:
         self.failure = ""
         self._target = target
@@ -202,8 +205,10 @@ class TreeRounds:
         self._seed = seed
         self._history = history
         self._stats = stats
+        self._observer = observer
+        self._steps = steps
         self._walker = Walker()
-        self._side = TreeSide(drafting, stats) if drafting else None
+        self._side = TreeSide(drafting, stats, steps) if drafting else None
         # Of the round under way.
         self._proposal = TreeProposal()
         self._tokens: list[int] = []
@@ -259,10 +264,30 @@ class TreeRounds:
         else:
             self._scorer.keep([self._base, *(self._base + 1 + node for node in path)])
         if self._side:
+            if self._observer:
+                self._show(self._side, self._observer)
             self._side.end_round(self._proposal, self._verdict, seconds)
             if self._side.failure:
                 self.failure = self._side.failure
                 self._side = None
+
+    def _show(self, side: TreeSide, observer: Callable[[Round], None]) -> None:
+        proposal, verdict, logits = self._proposal, self._verdict, self._logits
+        nodes, accepted = side.drafted_path(proposal, verdict)
+        spellings, tokens = proposal.drafts, proposal.tokens
+        shown = Round(
+            side.context,
+            [tokens[node] for node in nodes],
+            [draft for node in nodes for draft in spellings[node]],
+            [len(spellings[node]) for node in nodes],
+            accepted,
+            verdict.tokens[accepted],
+            [logits[node + 1] for node in (-1, *nodes)],
+            self._sampling.temperature,
+        )
+        spelled = side.spelled(verdict.tokens[:-1], [spellings[node] for node in verdict.path])
+        rows = [logits[node + 1] for node in (-1, *verdict.path)]
+        show(shown, Emitted(verdict.tokens, spelled, rows), observer, self._steps)
 
     def rows(self) -> NDArray[np.float32]:
         """See ``Rounds``."""

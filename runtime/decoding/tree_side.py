@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import takewhile
+
+import numpy as np
+from numpy.typing import NDArray
 
 from omnidraft._native import Judgement, Origin, TreeDraft, TreeProposal, TreeVerdict
 from omnidraft.runtime.decoding.draft_side import Drafting, DraftSide, RoundSeconds
+from omnidraft.runtime.decoding.observed import StepObserver
 from omnidraft.runtime.decoding.policy import MAX_LAYER, Judged
 from omnidraft.runtime.engines.model import tree_scorer
 from omnidraft.runtime.statistics import Statistics
@@ -22,15 +27,22 @@ class TreeSide(DraftSide):
     The drafter grows a tree layer by layer: each of its passes runs over the most probable open
     draft nodes. A drafter that cannot score trees goes on along one path, whose nodes still have
     their siblings.
+
+    Args:
+        observer: shown the steps on the path that ``drafted_path`` finds.
     """
 
-    def __init__(self, drafting: Drafting, stats: Statistics) -> None:
+    def __init__(
+        self, drafting: Drafting, stats: Statistics, observer: StepObserver | None = None
+    ) -> None:
         super().__init__(drafting, stats)
+        self._observer = observer
         self._draft = TreeDraft(drafting.cache)
         self._trees = tree_scorer(drafting.model)
         # Of the round under way.
         self._slots: dict[int, int] = {}  # of draft nodes, in the drafter's KV cache
         self._children: dict[tuple[int, int], int] = {}  # those, by parent and token
+        self._rows: dict[int, NDArray[np.float32]] = {}  # of the drafter, if they are shown
 
     def propose(self, room: int, space: int, context: int) -> TreeProposal:
         """Begin a round: propose at most ``space`` nodes.
@@ -40,7 +52,7 @@ class TreeSide(DraftSide):
             space: nodes that fit the target's KV cache.
             context: target tokens in the target's KV cache.
         """
-        self._slots, self._children = {}, {}
+        self._slots, self._children, self._rows = {}, {}, {}
         policy = self._policy
         limit = self._begin(room, space, context)
         if not limit:
@@ -81,13 +93,55 @@ class TreeSide(DraftSide):
         self._end(len(proposal) + 1, verdict, spellings, judged, seconds)
         self._keep()
 
+    def drafted_path(self, proposal: TreeProposal, verdict: TreeVerdict) -> tuple[list[int], int]:
+        """The drafted nodes that the target walked down, and on where it left the draft.
+
+        There the path goes on by the most probable node, as a chain would have. It ends before a
+        node that was looked up, and before one whose draft tokens the drafter never read in a row.
+
+        Returns:
+            The nodes, and how many of them stand.
+        """
+        drafts, parents = proposal.drafts, proposal.parents
+        ran: list[int] = []  # draft nodes whose rows tell what the drafter would say next
+        place = _TEXT if _TEXT in self._slots else None
+
+        def follow(node: int) -> bool:
+            nonlocal place
+            read, at = [], place
+            for token in drafts[node]:
+                if at is None:
+                    return False
+                read.append(at)
+                at = self._children.get((at, token))
+            ran.extend(read)
+            if read:
+                place = at
+            return bool(read)
+
+        nodes = list(takewhile(follow, verdict.path))
+        accepted = len(nodes)
+        last = fork = nodes[-1] if nodes else -1
+        # Parents come before their children, and the most probable child first.
+        for node in range(fork + 1, len(proposal)):
+            refused = last != fork or verdict.judgements[node] is Judgement.WRONG
+            if parents[node] == last and refused and follow(node):
+                nodes.append(node)
+                last = node
+        if self._observer is not None:
+            self._observer.begin_round()
+            for draft_node in ran if place is None else [*ran, place]:
+                row = self._rows[draft_node]
+                self._observer.step(row, float(1 / np.exp(row - row.max()).sum()))
+        return nodes, accepted
+
     def _grow(self, limit: int) -> None:
         """Expand draft nodes, the most probable first, while the policy wants more."""
         model, draft, policy = self._model, self._draft, self._policy
         if not policy.layer([1.0], draft.gains(), limit):
             return
-        draft.expand(_TEXT, self._catch_up())
-        self._slots[_TEXT] = model.length - 1
+        row = self._catch_up()
+        self._expand(_TEXT, row, model.length - 1)
         last = _TEXT
         while room := min(MAX_LAYER, model.max_length - model.length):
             if self._trees is not None:
@@ -106,10 +160,16 @@ class TreeSide(DraftSide):
                 run = partial(self._trees.forward_tree, parents=parents)
             rows = self._forward([token for _, token, _, _ in chosen], run)
             for place, (node, token, parent, _) in enumerate(chosen):
-                self._slots[node] = slot + place
+                self._expand(node, rows[place], slot + place)
                 self._children[parent, token] = node
-                draft.expand(node, rows[place])
                 last = node
+
+    def _expand(self, node: int, row: NDArray[np.float32], slot: int) -> None:
+        """Continue a draft node by the drafter's row after it."""
+        self._draft.expand(node, row)
+        self._slots[node] = slot
+        if self._observer is not None:
+            self._rows[node] = row.copy()
 
     def _keep(self) -> None:
         """Keep what the drafter's KV cache holds of the context as it is now."""

@@ -107,6 +107,8 @@ class Learner:
             self.head = AcceptanceHead.from_state(adapter.head)
         self.buffer: AdaptationBuffer | None = None
         self.trainer: OnlineTrainer | None = None
+        self.needs_chains = False
+        """Whether a head learns. It reads the drafter's state after every token of a chain."""
         if learning is not None:
             surfaces = target.tokenizer.surfaces
             width = target.model.vocab_size
@@ -115,6 +117,7 @@ class Learner:
             ]
             mapping = direct_mapping(pair, plain, drafter.model.vocab_size)
             head = _head_trainer(learning, adapter, drafter)
+            self.needs_chains = head is not None
             self.trainer = OnlineTrainer(
                 # Beside answers on the trainer's thread alone, whose priority is low.
                 TrainingStep(

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from omnidraft.runtime.decoding.rounds import Round
+from omnidraft.runtime.decoding.observed import Round
 from omnidraft.runtime.learning.trace import DraftTrace
 
 Floats = NDArray[np.float32]
@@ -80,22 +80,22 @@ class Lessons:
 
 def lessons_of(shown: Round, trace: DraftTrace) -> Lessons | None:
     """What a round teaches the acceptance head, where the drafter gives hidden states."""
-    proposal, temperature = shown.proposal, shown.temperature
-    count = sum(proposal.draft_counts)
+    temperature = shown.temperature
+    count = sum(shown.counts)
     if not count or len(trace.hidden) < count:
         return None
-    proposed = len(proposal.tokens)
+    proposed = len(shown.tokens)
     p, q = np.ones(proposed, np.float32), np.ones(proposed, np.float32)
     if temperature == 0:
-        p[shown.verdict.accepted :] = 0
+        p[shown.accepted :] = 0
     else:
-        for i, token in enumerate(proposal.tokens):
+        for i, token in enumerate(shown.tokens):
             p[i] = _probability(shown.logits[i], token, temperature)
     if not shown.followed:
-        begins = np.cumsum((0, *proposal.draft_counts))
+        begins = np.cumsum((0, *shown.counts))
         each = [
             _probability(logits, draft, temperature)
-            for logits, draft in zip(trace.logits, proposal.drafts, strict=False)
+            for logits, draft in zip(trace.logits, shown.drafts, strict=False)
         ]
         q[:] = [np.prod(each[a:b]) for a, b in pairwise(begins)]
     return Lessons.of_round(
@@ -103,7 +103,7 @@ def lessons_of(shown: Round, trace: DraftTrace) -> Lessons | None:
         np.array(trace.confidences[:count], np.float32),
         p,
         q,
-        proposal.draft_counts,
+        shown.counts,
     )
 
 

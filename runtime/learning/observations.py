@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omnidraft._native import VocabularyPair
-from omnidraft.runtime.decoding.rounds import Round
+from omnidraft.runtime.decoding.observed import Round
 from omnidraft.runtime.engines.model import HiddenStates
 from omnidraft.runtime.learning.lessons import Lessons, lessons_of
 from omnidraft.runtime.learning.objective import Detail
@@ -209,8 +209,6 @@ class AdaptationBuffer:
     def observe(self, shown: Round) -> None:
         """Take a round: the ``observer`` of a ``SpeculativeDecoder``."""
         context = shown.context
-        counts = tuple(shown.proposal.draft_counts)
-        drafts = shown.proposal.drafts
         if not context or not len(self.mapping.drafts):
             return
         if not self._open or len(context) < self._seen:
@@ -225,17 +223,12 @@ class AdaptationBuffer:
         self._seen = len(context)
         if prompt.rounds and prompt.rounds[-1].end < 0:
             prompt.rounds[-1].end = len(prompt.tokens)
-        if shown.proposal.tokens and not drafts:
-            # Looked up: what the drafter would have said there is not known.
-            return
-        verdict = shown.verdict
-        stood = sum(counts[: verdict.accepted])
-        observed = self._reduce(shown, len(prompt.tokens), counts, drafts)
-        prompt.tokens.extend(drafts[:stood])
+        observed = self._reduce(shown, len(prompt.tokens))
+        prompt.tokens.extend(shown.drafts[: observed.stood])
         prompt.rounds.append(observed)
-        prompt.proposed += verdict.proposed
-        prompt.accepted += verdict.accepted
-        prompt.emitted += len(verdict.tokens)
+        prompt.proposed += len(shown.tokens)
+        prompt.accepted += shown.accepted
+        prompt.emitted += shown.accepted + 1
         grown = observed.nbytes + sys.getsizeof(prompt.tokens) - size
         prompt.nbytes += grown
         self.nbytes += grown
@@ -252,28 +245,25 @@ class AdaptationBuffer:
         self.prompts = deque(p for p in self.prompts if not any(p is part for part in parts))
         self.nbytes = sum(prompt.nbytes for prompt in self.prompts)
 
-    def _reduce(
-        self, shown: Round, begin: int, counts: tuple[int, ...], drafts: Sequence[int]
-    ) -> ObservedRound:
-        verdict = shown.verdict
+    def _reduce(self, shown: Round, begin: int) -> ObservedRound:
         observed = ObservedRound(
-            begin, counts, verdict.accepted, verdict.tokens[-1], rows=verdict.accepted + 1
+            begin, tuple(shown.counts), shown.accepted, shown.last, rows=shown.accepted + 1
         )
         if self.trace is not None and self._states is not None:
             observed.lessons = lessons_of(shown, self.trace)
         if self.detail >= Detail.PROBABILITIES:
-            observed.tail = np.array(drafts[observed.stood : sum(counts)], np.int32)
+            observed.tail = np.array(shown.drafts[observed.stood : sum(shown.counts)], np.int32)
             self._add_rows(observed, shown)
         return observed
 
     def _add_rows(self, observed: ObservedRound, shown: Round) -> None:
         """Add the target's probabilities, and of its distributions what matters."""
         assert self.trace is not None
-        verdict, proposed = shown.verdict, shown.proposal.tokens
+        proposed, accepted = shown.tokens, shown.accepted
         begins = np.cumsum((0, *observed.counts))
         steps = len(self.trace.confidences)
         observed.rows = len(proposed) + 1
-        if verdict.accepted < len(proposed) and begins[-1] >= steps:
+        if accepted < len(proposed) and begins[-1] >= steps:
             observed.rows -= 1
         log_p, log_mass, ids, ids_log_p = [], [], [], []
         for i, logits in enumerate(shown.logits[: observed.rows]):
@@ -284,7 +274,7 @@ class AdaptationBuffer:
             log_z = largest + np.log(weights.sum())
             if i < len(proposed):
                 log_p.append(logits[proposed[i]] - log_z)
-            if i == verdict.accepted:
+            if i == accepted:
                 observed.last_log_p = max(float(logits[observed.last] - log_z), _LEAST_LOG_P)
             if self.detail < Detail.DISTRIBUTIONS:
                 continue
