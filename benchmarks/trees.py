@@ -4,7 +4,8 @@
 
 Every way answers every prompt in turn, in an order that changes; of the times the median counts.
 By cost: as many tokens as pay for themselves. With a temperature all ways have the same seed, and
-so are to give the same tokens.
+so are to give the same tokens. A second table tells by task where the time of a round goes with
+trees by cost: in passes of the target, in the drafter, and in all else.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import shlex
 import statistics
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -31,8 +33,30 @@ from omnidraft.cli.loading import open_models
 from omnidraft.runtime.bench import Prompt, read_prompts
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
 from omnidraft.runtime.decoding.lease import Lease
+from omnidraft.runtime.engines.model import CausalModel
 from omnidraft.runtime.processor import processor_name
 from omnidraft.runtime.storage.files import whole_file
+
+PLAIN = "plain"
+BY_COST = "tree by cost"
+Result = TypeVar("Result")
+
+
+class Passes:
+    """How often a model was run."""
+
+    def __init__(self, model: CausalModel) -> None:
+        self.count = 0
+        for name in ("forward", "forward_tree"):
+            if method := getattr(model, name, None):
+                setattr(model, name, self._counted(method))
+
+    def _counted(self, method: Callable[..., Result]) -> Callable[..., Result]:
+        def run(*arguments: Any, **options: Any) -> Result:
+            self.count += 1
+            return method(*arguments, **options)
+
+        return run
 
 
 class ChainSession(Session):
@@ -50,7 +74,8 @@ class Way:
     """A way to decode, and what it took.
 
     Attributes:
-        runs: by prompt; each tokens, rounds, seconds of decoding and of all, hash of the tokens.
+        runs: by prompt; each tokens, rounds, passes of the drafter, those that read the prompt
+            included, seconds of decoding, of its parts and of all, hash of the tokens.
     """
 
     name: str
@@ -58,8 +83,9 @@ class Way:
     options: GenerationOptions
     runs: dict[int, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
 
-    def answer(self, index: int, prompt: Prompt) -> None:
+    def answer(self, index: int, prompt: Prompt, passes: Passes) -> None:
         self.session.forget()
+        passes.count = 0
         started = perf_counter()
         answer = self.session.generate(prompt.prompt, self.options)
         seconds = perf_counter() - started
@@ -68,16 +94,23 @@ class Way:
                 "tokens": answer.stats.target_tokens,
                 "rounds": answer.stats.rounds,
                 "proposed": answer.stats.proposed,
+                "draft_passes": passes.count,
                 "decode_seconds": round(answer.stats.seconds, 6),
+                "target_seconds": round(answer.stats.target_seconds, 6),
+                "draft_seconds": round(answer.stats.draft_seconds, 6),
                 "total_seconds": round(seconds, 6),
                 "answer": sha256(json.dumps(answer.token_ids).encode()).hexdigest()[:12],
             }
         )
 
+    def taken(self, what: str, prompts: list[int] | None = None) -> float:
+        """A sum over prompts, of each the median turn."""
+        chosen = self.runs if prompts is None else prompts
+        return sum(statistics.median(run[what] for run in self.runs[each]) for each in chosen)
+
     def pace(self, seconds: str) -> float:
-        """Tokens per second over prompts, of each the median turn."""
-        taken = sum(statistics.median(run[seconds] for run in runs) for runs in self.runs.values())
-        return sum(runs[0]["tokens"] for runs in self.runs.values()) / taken
+        """Tokens per second."""
+        return sum(runs[0]["tokens"] for runs in self.runs.values()) / self.taken(seconds)
 
     def row(self, plain: Way) -> dict[str, Any]:
         runs = [run for runs in self.runs.values() for run in runs]
@@ -98,11 +131,62 @@ class Way:
         }
 
 
+def round_of(task: str, members: list[int], plain: Way, drafted: Way) -> dict[str, Any]:
+    """What a round takes for the prompts of a task, beside a round of plain decoding."""
+    rounds, plain_rounds = drafted.taken("rounds", members), plain.taken("rounds", members)
+    round_ms = {
+        part: 1e3 * drafted.taken(f"{part}_seconds", members) / rounds
+        for part in ("decode", "target", "draft")
+    }
+    tokens = drafted.taken("tokens", members)
+    pace = tokens / drafted.taken("decode_seconds", members)
+    plain_pace = plain.taken("tokens", members) / plain.taken("decode_seconds", members)
+    return {
+        "task": task,
+        "speedup": pace / plain_pace,
+        "tokens_per_round": tokens / rounds,
+        "proposed_per_round": drafted.taken("proposed", members) / rounds,
+        "draft_passes_per_round": drafted.taken("draft_passes", members) / rounds,
+        "round_ms": round_ms["decode"],
+        "plain_target_ms": 1e3 * plain.taken("target_seconds", members) / plain_rounds,
+        "target_ms": round_ms["target"],
+        "draft_ms": round_ms["draft"],
+        "rest_ms": round_ms["decode"] - round_ms["target"] - round_ms["draft"],
+    }
+
+
+def show_rounds(rows: list[dict[str, Any]], console: Console) -> None:
+    """Passes are the drafter's; a pass is the target's, plain its pass in plain decoding, in ms."""
+    table = Table(box=None, title=f"a round of {BY_COST}")
+    table.add_column("task")
+    for name in ("×plain", "tokens", "proposed", "passes", "ms", "a pass", "plain"):
+        table.add_column(name, justify="right")
+    for name in ("target", "drafter", "rest"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        shares = [
+            f"{row[f'{part}_ms'] / row['round_ms']:.0%}" for part in ("target", "draft", "rest")
+        ]
+        table.add_row(
+            row["task"],
+            f"{row['speedup']:.2f}",
+            f"{row['tokens_per_round']:.2f}",
+            f"{row['proposed_per_round']:.2f}",
+            f"{row['draft_passes_per_round']:.2f}",
+            f"{row['round_ms']:.2f}",
+            f"{row['target_ms']:.2f}",
+            f"{row['plain_target_ms']:.2f}",
+            *shares,
+        )
+    console.print(table)
+
+
 def main(
     prompts: list[Path],
     target: str = "smollm2-135m",
     quantization: str = "auto",
-    per_task: Annotated[int, typer.Option(min=1, help="prompts of each file")] = 3,
+    engine: Annotated[str | None, typer.Option(help="the target's")] = None,
+    per_task: Annotated[int, typer.Option(min=1, help="prompts of each task")] = 3,
     max_new_tokens: Annotated[int, typer.Option(min=2)] = 96,
     repeat: Annotated[int, typer.Option(min=1)] = 3,
     temperature: Annotated[float, typer.Option(min=0.0, max=10.0)] = 0.0,
@@ -112,8 +196,12 @@ def main(
 ) -> None:
     """Measure, print a table, and write every turn."""
     load = os.getloadavg()[0]
-    asked = [entry for file in prompts for entry in read_prompts(file)[:per_task]]
-    models = open_models(target, "default", quantization, None, threads)  # type: ignore[arg-type]
+    entries = [entry for file in prompts for entry in read_prompts(file)]
+    by_task = {entry.task: [e for e in entries if e.task == entry.task] for entry in entries}
+    asked = [entry for members in by_task.values() for entry in members[:per_task]]
+    models = open_models(target, "default", quantization, engine, threads)  # type: ignore[arg-type]
+    assert models[1] is not None
+    passes = Passes(models[1].model)
     options = GenerationOptions(
         max_new_tokens,
         SamplingParameters(temperature=temperature),
@@ -121,9 +209,9 @@ def main(
         raw=raw,
     )
     ways = [
-        Way("plain", Session(*models), replace(options, draft_length=0)),
+        Way(PLAIN, Session(*models), replace(options, draft_length=0)),
         Way("chain by cost", ChainSession(*models), options),
-        Way("tree by cost", Session(*models), options),
+        Way(BY_COST, Session(*models), options),
         *(
             Way(f"chain of {n}", Session(*models), replace(options, draft_length=n, **sure))
             for n in (5, 8)
@@ -135,8 +223,13 @@ def main(
     for _ in range(repeat):
         for index, prompt in enumerate(asked):
             for way in order.sample(ways, len(ways)):
-                way.answer(index, prompt)
+                way.answer(index, prompt, passes)
     rows = [way.row(ways[0]) for way in ways]
+    (by_cost,) = (way for way in ways if way.name == BY_COST)
+    rounds = [
+        round_of(task, [i for i, each in enumerate(asked) if each.task == task], ways[0], by_cost)
+        for task in by_task
+    ]
     table = Table(box=None, title=f"{target} ({quantization}), {len(asked)} prompts")
     for name in ("way", "a round", "proposed", "tokens/s", "×plain", "×plain, whole", "same"):
         table.add_column(name, justify="left" if name == "way" else "right")
@@ -150,19 +243,31 @@ def main(
             f"{row['whole_answer_speedup']:.2f}",
             f"{row['identical']}/{row['prompts']}",
         )
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    show_rounds(rounds, console)
     if json_file:
         record = {
             "command": shlex.join(["python", "benchmarks/trees.py", *sys.argv[1:]]),
             "prompts": {file.name: sha256(file.read_bytes()).hexdigest() for file in prompts},
-            "machine": f"{processor_name()}, {os.cpu_count()} processors",
+            "machine": f"{processor_name()}, {os.cpu_count()} processors{_card(engine)}",
             "load_at_start": load,
             "load_at_end": os.getloadavg()[0],
             "rows": rows,
+            "rounds": rounds,
             "turns": {way.name: way.runs for way in ways},
         }
         with whole_file(json_file) as file:
             file.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+
+
+def _card(engine: str | None) -> str:
+    """The GPU, where the target is on one."""
+    if engine != "transformers":
+        return ""
+    import torch
+
+    return f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
 
 
 if __name__ == "__main__":
