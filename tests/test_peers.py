@@ -30,6 +30,7 @@ from benchmarks.peers.measure import (  # noqa: E402
     Run,
     Task,
     Way,
+    first_token,
     measure,
     rate,
     rows,
@@ -144,6 +145,32 @@ def test_one_disturbed_repetition_does_not_move_the_rate() -> None:
     assert rate([quiet]) == rate([[*quiet, run(60.0)]]) == 10
     assert rate([[Run([0], 0, 0.0, 1.0, 1)]]) == 0.0  # the first round said all
     assert rate([[run(1.0)]], "total_seconds") == pytest.approx(5.5)
+
+
+def test_the_first_token_is_timed_by_prompt_and_prompts_are_weighted_by_their_tokens() -> None:
+    def run(first: float) -> Run:
+        return Run([0] * 3, 2, 1.0, first + 1.0, 3)
+
+    found = first_token({0: [run(0.2), run(0.1), run(9.0)], 1: [run(0.4)], 2: []}, TASKS)
+    assert found["prompt_tokens"] == 3
+    assert found["first_token_seconds"] == pytest.approx(0.3)
+    assert found["prompt_tokens_per_second"] == pytest.approx(10)
+    assert set(first_token({}, TASKS).values()) == {None}
+
+
+def test_long_prompts_have_figures_of_their_own() -> None:
+    ways = [_way(FakeWorker("ours", {"plain": 0.02}), PLAIN)]
+    measure(ways, TASKS, GREEDY, 1, Budget(60))
+    long = [Task("math", "long", [1] * 500)]
+    ways[0].readings[0] = [Run([0, 0], 1, 0.5, 1.5, 2)]
+    result = rows(ways, TASKS, GREEDY, FACTS, long)
+    assert [row.get("long_prompts") for row in result[:2]] == [None, None]
+    row = _row(result, "all", "ours", PLAIN)
+    assert row["long_prompts"]["prompt_tokens_per_second"] == pytest.approx(500)
+    assert row["first_token_seconds"] == pytest.approx(1.0)
+    console = Console(record=True, width=100)
+    report.show(result, console)
+    assert "1000" in console.export_text()
 
 
 def test_rows_compare_with_own_and_with_fastest_plain_decoding() -> None:

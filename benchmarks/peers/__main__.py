@@ -4,7 +4,9 @@
 
 Every way to decode answers every prompt in turn, the order rotating, several times; of the times
 the median counts. Tokens per second are of decoding, after the first round, which has to read the
-prompt; ``total_tokens_per_second`` counts everything. A method with settings to choose first tries
+prompt; ``total_tokens_per_second`` counts everything. Time to the first token, and the tokens of
+the prompt over it, are told of these prompts and of some that are padded to --long-prompts tokens
+and answered with a few tokens. A method with settings to choose first tries
 them on prompts that are not measured (tuning.jsonl). Engines that are not installed are listed
 with how to get them; they may live in environments of their own (--python ENGINE=PATH).
 """
@@ -19,6 +21,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -43,6 +46,9 @@ HERE = Path(__file__).parent
 TUNING = HERE / "tuning.jsonl"
 # Tokens that drafting may want beyond the answer.
 MARGIN = 64
+# The time that a prompt takes hardly depends on what it says.
+LONG_PROMPTS = 2
+LONG_PROMPT_TOKENS = 4
 
 
 def main(
@@ -53,6 +59,10 @@ def main(
     context: Annotated[
         int | None, typer.Option(min=16, help="pad prompts to so many tokens")
     ] = None,
+    long_prompts: Annotated[
+        int,
+        typer.Option(min=0, help="tokens of the prompts that only reading is timed of; 0: none"),
+    ] = 1000,
     temperature: Annotated[float, typer.Option(min=0.0, max=10.0)] = 0.0,
     max_new_tokens: Annotated[int, typer.Option(min=2)] = 128,
     repeat: Annotated[int, typer.Option(min=1)] = 5,
@@ -89,10 +99,14 @@ def main(
     entries = [e for file in prompts or [HERE / "prompts.jsonl"] for e in read_prompts(file)]
     checkpoint = resolve_checkpoint(target)
     tokenizer = Tokenizer.load(checkpoint)
-    tasks = prepare.tasks(prepare.pick(entries, per_task, tuning_prompts), tokenizer, context)
+    picked = prepare.pick(entries, per_task, tuning_prompts)
+    tasks = prepare.tasks(picked, tokenizer, context)
+    long_tasks = prepare.tasks(
+        picked[: LONG_PROMPTS if long_prompts else 0], tokenizer, long_prompts
+    )
     tuning_tasks = prepare.tasks(tuning_prompts, tokenizer, context)
     generation = Generation(max_new_tokens, temperature, sorted(tokenizer.eos_ids))
-    longest = max(len(task.tokens) for task in tasks + tuning_tasks)
+    longest = max(len(task.tokens) for task in tasks + tuning_tasks + long_tasks)
     own_type = prepare.gguf_type(checkpoint)
     everyone = contestants(
         draft_lengths=lengths, adapter=adapter, gguf_type=own_type, sampling=temperature > 0
@@ -176,7 +190,7 @@ def main(
         )
 
         def result() -> list[dict[str, Any]]:
-            measured = rows(ways, tasks, generation, facts)
+            measured = rows(ways, tasks, generation, facts, long_tasks)
             return measured + [each | facts for each in absent]
 
         def step(done: int, total: int) -> None:
@@ -185,6 +199,12 @@ def main(
                 report.write_json(record, result(), ways, json_file)
 
         measure(ways, tasks, generation, repeat, budget, step)
+        if long_tasks:
+            reading = replace(generation, max_new_tokens=LONG_PROMPT_TOKENS)
+            timed = [replace(way, runs=way.readings) for way in ways]
+            measure(timed, long_tasks, reading, repeat, budget, partial(say, "long prompts"))
+            for way, found in zip(ways, timed, strict=True):
+                way.failure = found.failure
         final = result()
     report.show(final, Console())
     if json_file:

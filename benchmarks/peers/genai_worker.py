@@ -45,8 +45,13 @@ class Genai:
         )
         if request["method"] == "n-gram lookup":
             setting = request["setting"]
+            least = setting.get("least_length", 0)  # where it is given the length adapts
             options.set_speculative_options(
-                ngram_size=setting["ngram_size"], max_draft_tokens=setting["draft_length"]
+                ngram_size=setting["ngram_size"],
+                max_draft_tokens=setting.get("draft_length", least),
+                min_adaptive_k=least,
+                ngram_chained_lookup=setting.get("chained", False),
+                cooldown=setting.get("cooldown", False),
             )
         trace = Trace()
         generator = genai.Generator(self._model, options)
@@ -56,7 +61,9 @@ class Genai:
             trace.add(generator.get_next_tokens().tolist())
             if trace.tokens[-1] in stop:
                 break
-        passes = generator.get_speculative_stats()["target_forward_passes"]
+        stats = generator.get_speculative_stats()
+        # Where nothing is found one token is decoded as ever.
+        passes = stats["target_forward_passes"] + stats["standard_fallback_steps"]
         # The prompt's pass gives a token too.
         return trace.as_dict(rounds=1 + passes if passes else None)
 

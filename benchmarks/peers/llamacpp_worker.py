@@ -19,6 +19,7 @@ KINDS = {
     "n-gram simple": "NGRAM_SIMPLE",
     "n-gram map": "NGRAM_MAP_K",
     "n-gram mod": "NGRAM_MOD",
+    "n-gram cache": "NGRAM_CACHE",
 }
 
 

@@ -13,7 +13,7 @@ from benchmarks.peers.processes import WorkerError
 
 # For thread pools that spin for a while after their work.
 SETTLE_SECONDS = 0.05
-TUNING_TOKENS = 48
+TUNING_TOKENS = 64
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,11 @@ class Run:
     total_seconds: float
     rounds: int
 
+    @property
+    def first_seconds(self) -> float:
+        """To the first token, or the first tokens where the first round gave several."""
+        return self.total_seconds - self.decode_seconds
+
 
 class Asked(Protocol):
     """What is needed of a worker."""
@@ -55,6 +60,8 @@ class Way:
     setting: Setting
     runs: dict[int, list[Run]] = field(default_factory=dict)
     """By prompt, one for each repetition."""
+    readings: dict[int, list[Run]] = field(default_factory=dict)
+    """The same of the long prompts, which are answered with a few tokens only."""
     failure: str = ""
     tuning: list[tuple[Setting, float]] = field(default_factory=list)
     """Tokens per second of the settings that were tried."""
@@ -230,12 +237,42 @@ def rate(runs: Sequence[Sequence[Run]], seconds: str = "decode_seconds") -> floa
     return tokens / time_taken if time_taken else 0.0
 
 
+def first_token(runs: Mapping[int, Sequence[Run]], prompts: Sequence[Task]) -> dict[str, Any]:
+    """How long the first token takes: the mean over prompts of their median turns.
+
+    Args:
+        runs: by prompt; of those that are missing nothing is said.
+
+    Returns:
+        ``prompt_tokens``, a mean; ``first_token_seconds``; ``prompt_tokens_per_second``, tokens of
+        prompts over those seconds. None where there are no runs.
+    """
+    seconds = {
+        index: statistics.median(run.first_seconds for run in repetitions)
+        for index, repetitions in runs.items()
+        if repetitions
+    }
+    if not seconds:
+        return dict.fromkeys(("prompt_tokens", "first_token_seconds", "prompt_tokens_per_second"))
+    tokens = [len(prompts[index].tokens) for index in seconds]
+    return {
+        "prompt_tokens": statistics.fmean(tokens),
+        "first_token_seconds": statistics.fmean(seconds.values()),
+        "prompt_tokens_per_second": sum(tokens) / sum(seconds.values()),
+    }
+
+
 def rows(
-    ways: Sequence[Way], prompts: Sequence[Task], generation: Generation, facts: Mapping[str, Any]
+    ways: Sequence[Way],
+    prompts: Sequence[Task],
+    generation: Generation,
+    facts: Mapping[str, Any],
+    long_prompts: Sequence[Task] = (),
 ) -> list[dict[str, Any]]:
     """The figures of every way, for each task and for all together.
 
     Args:
+        long_prompts: what ``Way.readings`` are of; they have a row in which the tasks are together.
         facts: what is the same in all rows: target, machine and so on; ``context`` (tokens) may be
             None and is then the mean length of the task's prompts.
     """
@@ -244,6 +281,10 @@ def rows(
     for task in [*tasks, "all"] if len(tasks) > 1 else tasks:
         members = [i for i, prompt in enumerate(prompts) if task in ("all", prompt.task)]
         part = [_row(way, ways, members, prompts, generation) for way in ways]
+        for way, row in zip(ways, part, strict=True):
+            row |= first_token({index: way.runs.get(index, []) for index in members}, prompts)
+            if task == "all" or len(tasks) == 1:
+                row["long_prompts"] = first_token(way.readings, long_prompts)
         fastest = max(
             (row["tokens_per_second"] or 0.0 for row in part if row["method"] == PLAIN),
             default=0.0,

@@ -68,14 +68,11 @@ def contestants(
         Method(PLAIN),
         Method("prompt lookup", lookup),
         Method("re-encoding", drafted, re_encoding if sampling else ""),
-        Method("intersection", drafted),
+        Method("intersection", drafted[1:4]),
     )
     genai = (
         Method(PLAIN),
-        Method(
-            "n-gram lookup",
-            tuple({"ngram_size": n, "draft_length": k} for n, k in ((2, 2), (3, 4), (4, 8))),
-        ),
+        Method("n-gram lookup", _genai_lookups()),
         Method(
             "draft model",
             unavailable="onnxruntime-genai demands that target and drafter share a vocabulary",
@@ -83,13 +80,23 @@ def contestants(
     )
     no_gguf = "" if gguf_type else "llama.cpp reads GGUF files only"
     ngrams = tuple(
-        {"ngram_size": n, "draft_length": k} for n, k in ((2, 2), (3, 4), (3, 8), (12, 48))
+        {"ngram_size": n, "draft_length": k}
+        for n, k in ((2, 2), (2, 8), (3, 4), (3, 8), (4, 16), (12, 48))
     )
-    llama = (
-        Method(PLAIN, unavailable=no_gguf),
-        Method("draft model", drafted, no_gguf),
+    llama_plain = Method(PLAIN, unavailable=no_gguf)
+    llama_drafted = Method("draft model", drafted, no_gguf)
+    llama_lookups = (
         *(Method(name, ngrams, no_gguf) for name in ("n-gram simple", "n-gram map", "n-gram mod")),
+        Method("n-gram cache", unavailable=no_gguf),
     )
+    # Plainly in the types that it was made faster for, and in the file's own. What looks n-grams up
+    # runs in the fastest. The drafter is seen to be no use in one.
+    llama: dict[str, tuple[Method, ...]] = {
+        "Q8_0": (llama_plain,),
+        "Q4_0": (llama_plain, *llama_lookups),
+    }
+    own = gguf_type or "GGUF"
+    llama[own] = (*llama.get(own, (llama_plain,)), llama_drafted)
     return [
         *(
             Contestant("omnidraft", precision, "omnidraft_worker", "make demo", methods)
@@ -114,10 +121,21 @@ def contestants(
             genai,
         ),
         *(
-            Contestant(
-                "llama.cpp", kind, "llamacpp_worker", "pip install xllamacpp", llama[:methods]
-            )
-            # In the types that it was made faster for, plainly, and in the file's own.
-            for kind, methods in {"Q8_0": 1, "Q4_0": 1, gguf_type or "GGUF": len(llama)}.items()
+            Contestant("llama.cpp", kind, "llamacpp_worker", "pip install xllamacpp", methods)
+            for kind, methods in llama.items()
         ),
     ]
+
+
+def _genai_lookups() -> tuple[Setting, ...]:
+    """All that onnxruntime-genai's lookup can be told: fixed lengths, and lengths that adapt."""
+    fixed = [{"ngram_size": n, "draft_length": k} for n in (2, 3, 4) for k in (2, 4, 8)]
+    chained = [
+        {"ngram_size": n, "draft_length": k, "chained": True} for n, k in ((3, 4), (3, 8), (4, 8))
+    ]
+    adaptive = [
+        {"ngram_size": n, "least_length": k, "chained": chain}
+        for n, k, chain in ((2, 1, False), (3, 1, False), (3, 2, False), (3, 2, True), (4, 2, True))
+    ]
+    cooling = [{**each, "cooldown": True} for each in (fixed[0], fixed[4], adaptive[1])]
+    return (*fixed, *chained, *adaptive, *cooling)

@@ -21,11 +21,12 @@ Row = Mapping[str, Any]
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """One table a task, fastest first; then versions and settings, and what
+    """One table a task, fastest first; then how prompts are read, versions and settings, and what
     could not be measured and why.
 
     Columns: draft length k, tokens for each pass of the target, speed beside plain decoding of the
-    same engine and of the fastest one, prompts whose greedy answer is that of plain decoding.
+    same engine and of the fastest one, prompts whose greedy answer is that of plain decoding. Of
+    prompts: the milliseconds to the first token, and tokens of the prompt over that time.
     """
     for task in dict.fromkeys(row["task"] for row in rows if row["tokens_per_second"]):
         part = [row for row in rows if row["task"] == task and row["tokens_per_second"]]
@@ -49,6 +50,7 @@ def show(rows: Sequence[Row], console: Console) -> None:
                 "–" if same is None else f"{same}/{row['prompts']}",
             )
         console.print(table)
+    _show_prompts([row for row in rows if row.get("long_prompts")], console)
     for line in dict.fromkeys(
         f"{row['engine']} {row['version']}, {row['precision']}: {row['method']}"
         + "".join(f", {key} {value}" for key, value in row["setting"].items())
@@ -62,6 +64,29 @@ def show(rows: Sequence[Row], console: Console) -> None:
         if row["unavailable"]
     ):
         console.print(f"[yellow]not measured[/yellow] {line}", soft_wrap=True)
+
+
+def _show_prompts(rows: Sequence[Row], console: Console) -> None:
+    table = Table(box=None, title="reading prompts", padding=(0, 1, 0, 0))
+    for heading in ("engine", "method"):
+        table.add_column(heading, no_wrap=True)
+    for kind in ("short", "long"):
+        for heading in (f"{kind} prompt", "first, ms", "tokens/s"):
+            table.add_column(heading, justify="right")
+    for row in rows:
+        cells = []
+        for found in (row, row["long_prompts"]):
+            if found["first_token_seconds"]:
+                cells += [
+                    f"{found['prompt_tokens']:.0f}",
+                    f"{1e3 * found['first_token_seconds']:.0f}",
+                    f"{found['prompt_tokens_per_second']:.0f}",
+                ]
+            else:
+                cells += ["–"] * 3
+        table.add_row(f"{row['engine']} {row['precision']}", row["method"], *cells)
+    if rows:
+        console.print(table)
 
 
 def _ratio(value: float | None) -> str:
@@ -96,10 +121,12 @@ def write_json(record: Record, rows: Sequence[Row], ways: Sequence[Way], path: P
             "method": way.method.name,
             "setting": way.setting,
             "prompt": prompt,
+            "long": long,
             "runs": [_turn(run) for run in runs],
         }
         for way in ways
-        for prompt, runs in sorted(way.runs.items())
+        for long, found in ((False, way.runs), (True, way.readings))
+        for prompt, runs in sorted(found.items())
     ]
     content = {
         **asdict(record),
@@ -116,6 +143,7 @@ def _turn(run: Run) -> dict[str, Any]:
     return {
         "decoded": run.decoded,
         "decode_seconds": round(run.decode_seconds, 6),
+        "first_seconds": round(run.first_seconds, 6),
         "total_seconds": round(run.total_seconds, 6),
         "rounds": run.rounds,
         "tokens": len(run.tokens),
