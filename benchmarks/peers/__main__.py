@@ -81,7 +81,7 @@ def main(
     ] = None,
     tuning: Annotated[Path, typer.Option(help="prompts on which peers are tuned")] = TUNING,
     budget_minutes: Annotated[
-        float, typer.Option(min=0.1, help="at most; a quarter of it for tuning")
+        float, typer.Option(min=0.1, help="at most; quarters of it for tuning, long prompts")
     ] = 60.0,
     json_file: Annotated[Path | None, typer.Option("--json")] = None,
     plot: Path | None = None,
@@ -198,13 +198,14 @@ def main(
             if json_file:
                 report.write_json(record, result(), ways, json_file)
 
-        measure(ways, tasks, generation, repeat, budget, step)
         if long_tasks:
             reading = replace(generation, max_new_tokens=LONG_PROMPT_TOKENS)
             timed = [replace(way, runs=way.readings) for way in ways]
-            measure(timed, long_tasks, reading, repeat, budget, partial(say, "long prompts"))
+            quarter = Budget(15 * budget_minutes)
+            measure(timed, long_tasks, reading, repeat, quarter, partial(say, "long prompts"))
             for way, found in zip(ways, timed, strict=True):
                 way.failure = found.failure
+        measure(ways, tasks, generation, repeat, budget, step)
         final = result()
     report.show(final, Console())
     if json_file:

@@ -67,12 +67,12 @@ def show(rows: Sequence[Row], console: Console) -> None:
 
 
 def _show_prompts(rows: Sequence[Row], console: Console) -> None:
-    table = Table(box=None, title="reading prompts", padding=(0, 1, 0, 0))
+    table = Table(box=None, title="prompts: tokens, time to the first token", padding=(0, 1, 0, 0))
     for heading in ("engine", "method"):
         table.add_column(heading, no_wrap=True)
     for kind in ("short", "long"):
-        for heading in (f"{kind} prompt", "first, ms", "tokens/s"):
-            table.add_column(heading, justify="right")
+        for heading in (kind, "ms", "tokens/s"):
+            table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         cells = []
         for found in (row, row["long_prompts"]):
