@@ -156,10 +156,10 @@ def round_of(task: str, members: list[int], plain: Way, drafted: Way) -> dict[st
 
 
 def show_rounds(rows: list[dict[str, Any]], console: Console) -> None:
-    """Passes are the drafter's; a pass is the target's, plain its pass in plain decoding, in ms."""
+    """Passes are the drafter's; pass is the target's, plain its pass in plain decoding, in ms."""
     table = Table(box=None, title=f"a round of {BY_COST}")
     table.add_column("task")
-    for name in ("×plain", "tokens", "proposed", "passes", "ms", "a pass", "plain"):
+    for name in ("×plain", "tokens", "proposed", "passes", "ms", "pass", "plain"):
         table.add_column(name, justify="right")
     for name in ("target", "drafter", "rest"):
         table.add_column(name, justify="right")
