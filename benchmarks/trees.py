@@ -6,6 +6,9 @@ Every way answers every prompt in turn, in an order that changes; of the times t
 By cost: as many tokens as pay for themselves. With a temperature all ways have the same seed, and
 so are to give the same tokens. A second table tells by task where the time of a round goes with
 trees by cost: in passes of the target, in the drafter, and in all else.
+
+With --pace FILE, which `forward_cost.py` wrote of one larger model, a pass of the target lasts as
+long as one of that model: what its drafts would bring if they were accepted as often.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from rich.table import Table
 from omnidraft import GenerationOptions, SamplingParameters, Session
 from omnidraft.cli.loading import open_models
 from omnidraft.runtime.bench import Prompt, read_prompts
+from omnidraft.runtime.decoding.costs import BANDS, Costs, Curve, load_costs
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
 from omnidraft.runtime.decoding.lease import Lease
 from omnidraft.runtime.engines.model import CausalModel
@@ -55,6 +59,41 @@ class Passes:
         def run(*arguments: Any, **options: Any) -> Result:
             self.count += 1
             return method(*arguments, **options)
+
+        return run
+
+
+def paced_by(file: Path) -> Curve:
+    """The passes over chains behind the shortest context."""
+    passes = json.loads(file.read_text("utf-8"))["passes"]
+    chains = [each for each in passes if each["pass"] == "chain"]
+    shortest = min(each["context"] for each in chains)
+    (times,) = (each["milliseconds"] for each in chains if each["context"] == shortest)
+    return Curve({int(n): milliseconds / 1e3 for n, milliseconds in times.items()})
+
+
+class Pace:
+    """Makes passes of a model last as long as ``curve`` says, where they are not longer.
+
+    Attributes:
+        passes, late: how many there were, and how many were longer.
+    """
+
+    def __init__(self, model: CausalModel, curve: Curve) -> None:
+        self.passes = self.late = 0
+        self._curve = curve
+        for name in ("forward", "forward_tree"):
+            setattr(model, name, self._paced(getattr(model, name)))
+
+    def _paced(self, method: Callable[..., Result]) -> Callable[..., Result]:
+        def run(tokens: Any, *arguments: Any, **options: Any) -> Result:
+            until = perf_counter() + self._curve.seconds(len(tokens))
+            result = method(tokens, *arguments, **options)
+            self.passes += 1
+            self.late += perf_counter() > until
+            while perf_counter() < until:
+                pass
+            return result
 
         return run
 
@@ -192,6 +231,7 @@ def main(
     temperature: Annotated[float, typer.Option(min=0.0, max=10.0)] = 0.0,
     raw: Annotated[bool, typer.Option("--raw", help="continue the text")] = False,
     threads: Annotated[int, typer.Option(min=1)] = 2,
+    pace_file: Annotated[Path | None, typer.Option("--pace")] = None,
     json_file: Annotated[Path | None, typer.Option("--json")] = None,
 ) -> None:
     """Measure, print a table, and write every turn."""
@@ -219,6 +259,15 @@ def main(
         ),
         *(Way(f"tree of {n}", Session(*models), replace(options, tree=n)) for n in (8, 12, 16)),
     ]
+    paced = None
+    if pace_file:
+        curve = paced_by(pace_file)
+        drafter = load_costs(models[0], models[1]).drafter
+        paced = Pace(models[0].model, curve)
+        for way in ways:
+            pairing = way.session._pairing
+            assert pairing is not None
+            pairing.costs = Costs({BANDS[0]: curve.copy()}, drafter.copy())
     order = random.Random(0)
     for _ in range(repeat):
         for index, prompt in enumerate(asked):
@@ -253,6 +302,7 @@ def main(
             "machine": f"{processor_name()}, {os.cpu_count()} processors{_card(engine)}",
             "load_at_start": load,
             "load_at_end": os.getloadavg()[0],
+            "late_passes": f"{paced.late} of {paced.passes}" if paced else None,
             "rows": rows,
             "rounds": rounds,
             "turns": {way.name: way.runs for way in ways},
