@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -292,7 +294,7 @@ def _write_gguf(
         writer.kv_data[0].pop(key, None)
         if value is None:
             continue
-        kinds = {str: "string", int: "int32", float: "float32", list: "array"}
+        kinds = {str: "string", int: "int64", float: "float32", list: "array"}
         getattr(writer, f"add_{kinds[type(value)]}")(key, value)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -413,6 +415,39 @@ def test_gguf_fields_of_another_kind_are_named(
     _write_gguf(path, model, state, "gpt-2", change={f"tokenizer.ggml.{field}": value})
     with pytest.raises(DamagedFileError, match=rf"tokenizer\.ggml\.{field}\b"):
         Tokenizer.load(path)
+
+
+@pytest.mark.parametrize("model", ["gpt2", "llama"])
+@pytest.mark.parametrize("field", ["bos", "eos", "eot", "eom", "unknown", "padding"])
+@pytest.mark.parametrize("beyond", [0, 5, 1 << 31])
+def test_gguf_ids_beyond_the_vocabulary_are_named(
+    tmp_path: Path, model: str, field: str, beyond: int
+) -> None:
+    state = json.loads((_byte_level() if model == "gpt2" else _sentencepiece()).to_str())
+    path, without = tmp_path / "tokenizer.gguf", tmp_path / "without.gguf"
+    key = f"tokenizer.ggml.{field}_token_id"
+    _write_gguf(without, model, state, "gpt-2", change={key: None})
+    expected = Tokenizer.load(without)
+    value = expected.vocab_size + beyond
+    _write_gguf(path, model, state, "gpt-2", change={key: value})
+    with pytest.warns(UserWarning, match=rf"{re.escape(key)} = {value}: there are") as caught:
+        found = Tokenizer.load(path)
+    assert len(caught) == 1
+    assert (found.bos_id, found.eos_ids) == (expected.bos_id, expected.eos_ids)
+    assert found.encode("ab \n") == expected.encode("ab \n")
+
+
+@pytest.mark.parametrize("model", ["gpt2", "llama"])
+@pytest.mark.parametrize("field", ["bos", "eos", "unknown"])
+def test_gguf_ids_that_say_there_is_none(tmp_path: Path, model: str, field: str) -> None:
+    state = json.loads((_byte_level() if model == "gpt2" else _sentencepiece()).to_str())
+    path = tmp_path / "tokenizer.gguf"
+    change = {f"tokenizer.ggml.{field}_token_id": 2**32 - 1}
+    _write_gguf(path, model, state, "gpt-2", change=change)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tokenizer = Tokenizer.load(path)
+    assert field != "bos" or tokenizer.bos_id is None
 
 
 def test_damaged_gguf(tmp_path: Path) -> None:

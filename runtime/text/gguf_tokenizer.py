@@ -15,6 +15,8 @@ from omnidraft.runtime.text.gguf_pre_tokenizers import PRE_TOKENIZERS, PreTokeni
 from omnidraft.runtime.text.markers import END_TOKENS, looks_like_marker
 
 _LONGEST_PIECE = 1_000
+# What a file says of a token that its model does not have; the latter is -1 of 32 bits.
+_NO_TOKEN = (-1, 2**32 - 1)
 # Values of tokenizer.ggml.token_type.
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5
 
@@ -125,6 +127,7 @@ def _read_metadata(path: Path) -> dict[str, Any]:
             raise _damaged(path, key, f"is no number of a token: {value!r:.60}")
     for key, kinds in _LISTS.items():
         _check_list(path, metadata, key, kinds, len(metadata["tokens"]))
+    _drop_unknown_ids(path, metadata)
     _check_list(path, metadata, "merges", (str,))
     if metadata.get("model") == "gpt2":
         if "merges" not in metadata:  # each byte would be a token of its own
@@ -135,6 +138,25 @@ def _read_metadata(path: Path) -> dict[str, Any]:
             if len(parts) != 2 or not {*parts, "".join(parts)} <= tokens:
                 raise _damaged(path, "merges", f"holds {merge!r:.60}, not two tokens of a third")
     return metadata
+
+
+def _drop_unknown_ids(path: Path, metadata: dict[str, Any]) -> None:
+    """Leave out ids that no token has, as llama.cpp does, and warn of them."""
+    size = len(metadata["tokens"])
+    odd = {
+        key: value
+        for key, value in metadata.items()
+        if key.endswith("_token_id") and not 0 <= value < size and value not in _NO_TOKEN
+    }
+    for key in odd:
+        del metadata[key]
+    if odd:
+        fields = ", ".join(f"tokenizer.ggml.{key} = {value}" for key, value in odd.items())
+        warnings.warn(
+            f"{path.name}: {fields}: there are {size:,} tokens, from 0 on. That is left out, and "
+            "answers may not begin or end as they should. Use another GGUF of this model",
+            stacklevel=2,
+        )
 
 
 def _check_list(
@@ -289,7 +311,9 @@ def sentencepiece_bpe(
         "model": _bpe(
             vocab,
             _merges_from_scores(vocab, scores, types),
-            unk_token=pieces[unknown] if unknown is not None and unknown < len(pieces) else None,
+            unk_token=pieces[unknown]
+            if unknown is not None and 0 <= unknown < len(pieces)
+            else None,
             fuse_unk=True,
             byte_fallback=True,
             ignore_merges=False,
