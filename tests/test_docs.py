@@ -12,6 +12,8 @@ import pytest
 from needs import needs
 from tiny import write_drafter, write_target
 
+import omnidraft
+
 PAGE = Path(__file__).parent.parent / "docs/python.md"
 
 
@@ -71,3 +73,10 @@ def test_its_types_are_known(tmp_path: Path) -> None:
         AssertionError, match=r"(?s)arg-type.*\[typeddict-item\]|arg-type.*arg-type"
     ):
         run("-m", "mypy", "--strict", "wrong.py", cwd=tmp_path)
+
+
+def test_what_an_answer_has_is_described() -> None:
+    text = PAGE.read_text("utf-8")
+    kinds = (omnidraft.Answer, omnidraft.TokenLogprobs)
+    names = [name for kind in kinds for name in kind.__annotations__]
+    assert [name for name in names if f"`{name}`" not in text] == []
