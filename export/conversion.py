@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from omnidraft.export.checkpoint import Checkpoint, open_checkpoint
-from omnidraft.export.graphs.calibrate import CALIBRATION_TEXT, channel_factors
+from omnidraft.export.graphs.block_decoder import matrices
+from omnidraft.export.graphs.calibrate import CALIBRATION_TEXT, channel_factors, mean_squares
 from omnidraft.export.graphs.drafter import exact_four_bits, write_drafter_graph
-from omnidraft.export.graphs.linears import Quantization as WrittenQuantization
-from omnidraft.export.graphs.stored import holds_weights_to_take, matrices, write_stored_graph
+from omnidraft.export.graphs.four_bits import write_four_bit_graph
+from omnidraft.export.graphs.stored import holds_weights_to_take, write_stored_graph
 from omnidraft.export.graphs.target import max_threads, write_graph
 from omnidraft.export.graphs.writer import Progress
 from omnidraft.runtime.cores import default_threads
@@ -26,9 +27,9 @@ from omnidraft.runtime.text.tokenizer import Tokenizer, tokenizer_files
 
 # Of the time that a conversion takes, by stage, in their order: measured on SmolLM2-135M with two
 # threads. All but a little of it grows with the number of weights, for any model.
-_SHARES: Final[Mapping[WrittenQuantization, Mapping[str, float]]] = {
+_SHARES: Final[Mapping[str, Mapping[str, float]]] = {
     "8bit": {"calibration": 0.22, "layers": 0.14, "checksum": 0.02, "invariance": 0.62},
-    "4bit": {"layers": 0.45, "checksum": 0.03, "invariance": 0.52},
+    "4bit": {"calibration": 0.2, "layers": 0.3, "checksum": 0.03, "invariance": 0.52},
     "float32": {"layers": 0.1, "checksum": 0.04, "invariance": 0.86},
 }
 _STORED_SHARES: Final = {"layers": 0.3, "checksum": 0.03, "invariance": 0.67}
@@ -78,11 +79,10 @@ def convert(
     checkpoint = open_checkpoint(source)
     with whole_folder(output) as temporary:
         if quantization == "auto" and holds_weights_to_take(checkpoint):
-            weights = write_stored_graph(checkpoint, temporary, progress)
+            weights: Mapping[str, int] = write_stored_graph(checkpoint, temporary, progress)
         else:
             written = "8bit" if quantization == "auto" else quantization
-            _write(checkpoint, temporary, written, calibration, progress)
-            weights = {written: len(matrices(checkpoint.decoder))}
+            weights = _write(checkpoint, temporary, written, calibration, progress)
         _describe(
             checkpoint,
             temporary,
@@ -103,19 +103,25 @@ def convert(
 def _write(
     checkpoint: Checkpoint,
     folder: Path,
-    quantization: WrittenQuantization,
+    quantization: Literal["4bit", "8bit", "float32"],
     calibration: Sequence[int],
     progress: Progress,
-) -> None:
-    """Write a target's graph with weights that are quantized here."""
-    factors = {}
+) -> Mapping[str, int]:
+    """Write a target's graph with weights that are quantized here; return how many in which way."""
+
+    def calibrating(_: str, done: int, total: int) -> None:
+        progress("calibration", done, total)
+
+    if quantization == "4bit":
+        importance: Mapping[str, Any] = {}
+        if calibration:
+            importance = mean_squares(checkpoint, folder, calibration, "values", calibrating)
+        return write_four_bit_graph(checkpoint, folder, progress, importance)
+    factors: Mapping[str, Any] = {}
     if quantization == "8bit" and calibration:
-
-        def calibrating(_: str, done: int, total: int) -> None:
-            progress("calibration", done, total)
-
         factors = channel_factors(checkpoint, folder, calibration, calibrating)
     write_graph(checkpoint, folder, quantization, progress, factors)
+    return {quantization: len(matrices(checkpoint.decoder))}
 
 
 def convert_drafter(

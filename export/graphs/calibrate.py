@@ -23,7 +23,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from omnidraft.export.checkpoint import Checkpoint, Decoder
-from omnidraft.export.graphs.linears import OBSERVED
+from omnidraft.export.graphs.linears import OBSERVED, Observed
 from omnidraft.export.graphs.target import whole_pass, write_graph
 from omnidraft.export.graphs.writer import GRAPH_FILE, Progress
 from omnidraft.runtime.engines.onnx import MAX_PASS
@@ -63,16 +63,34 @@ def channel_factors(
         tokens: ids of a text; those beyond the context, or 256, are left out.
     """
     d = checkpoint.decoder
-    tokens = tokens[: min(MAX_PASS, d.context_length)]
-    with tempfile.TemporaryDirectory(prefix="calibration-", dir=folder) as scratch:
-        write_graph(checkpoint, Path(scratch), "8bit", progress, observe=True)
-        observed = _run(Path(scratch) / GRAPH_FILE, tokens)
     return {
         name: _factors(name, squares, d)
-        for name, squares in observed.items()
+        for name, squares in mean_squares(checkpoint, folder, tokens, "levels", progress).items()
         # Without norms before them nothing makes the inputs of these but the residual stream.
         if d.pre_norms or not name.endswith((".qkv", ".gate_up"))
     }
+
+
+def mean_squares(
+    checkpoint: Checkpoint,
+    folder: Path,
+    tokens: Sequence[int],
+    of: Observed,
+    progress: Progress,
+) -> Mapping[str, NDArray[np.float32]]:
+    """How large the inputs of a decoder's linears are over a text: the means of their squares.
+
+    Args:
+        folder, tokens: as ``channel_factors`` takes them.
+        of: ``values``, or ``levels``, each token in units of its scale in 8 bits.
+
+    Returns:
+        By a linear's name float32 [in].
+    """
+    tokens = tokens[: min(MAX_PASS, checkpoint.decoder.context_length)]
+    with tempfile.TemporaryDirectory(prefix="calibration-", dir=folder) as scratch:
+        write_graph(checkpoint, Path(scratch), "8bit", progress, observe=of)
+        return _run(Path(scratch) / GRAPH_FILE, tokens)
 
 
 def _run(graph: Path, tokens: Sequence[int]) -> Mapping[str, NDArray[np.float32]]:

@@ -139,7 +139,7 @@ class DrafterWriter(DecoderWriter):
         four: Mapping[str, Rounded] | None = None,
         own: bool = False,
     ) -> None:
-        super().__init__(checkpoint, file, quantization, progress, factors={}, observe=False)
+        super().__init__(checkpoint, file, quantization, progress, factors={}, observe=None)
         self.packed = False  # a bundle is for any program
         self.lora = lora
         self.four = four or {}

@@ -1,4 +1,4 @@
-"""Linear layers of a graph, their weights in 4 or 8 bits or float32.
+"""Linear layers of a graph, their weights in 8 bits, in blocks of 4 or 8 bits, or float32.
 
 A row's products do not depend on the other rows of a pass: sums of integers are exact in whatever
 order a kernel takes them, and blocks of 4-bit weights are added in one order. See ``quantize.py``
@@ -19,15 +19,14 @@ from omnidraft.export.checkpoint.blocks import Blocks, Form
 from omnidraft.export.graphs.blocks import GROUP, PANEL, pack, packed_shape
 from omnidraft.export.graphs.quantize import (
     BLOCK,
-    Affine,
     Rounded,
-    quantize_blocks4,
     quantize_rows,
 )
 from omnidraft.export.graphs.writer import CONTRIB, OWN, GraphWriter
 from omnidraft.runtime.errors import DamagedFileError
 
-Quantization = Literal["4bit", "8bit", "float32"]
+Quantization = Literal["8bit", "float32"]
+Observed = Literal["levels", "values"]
 # Outputs of a graph that is written to be observed begin with this.
 OBSERVED = "observed."
 
@@ -68,7 +67,7 @@ class LinearWriter(GraphWriter):
         file: BinaryIO,
         quantization: Quantization,
         factors: Mapping[str, NDArray[np.float32]],
-        observe: bool,
+        observe: Observed | None,
     ) -> None:
         super().__init__(file)
         self.quantization = quantization
@@ -93,9 +92,7 @@ class LinearWriter(GraphWriter):
         """``x`` times the transpose of a weight of ``shape`` [out, in], which ``blocks`` yields."""
         factor = self.factor(name, shape[1])
         blocks = (block / factor for block in blocks)
-        if self.quantization == "4bit" and shape[1] % BLOCK == 0:
-            y = self.linear4(x, name, shape, blocks)
-        elif self.quantization == "float32":
+        if self.quantization == "float32":
             y = self.product(x, self.store(name, shape, np.float32, blocks))
         else:
             y = self.linear8(x, name, shape, blocks)
@@ -105,18 +102,6 @@ class LinearWriter(GraphWriter):
             "Add", [y, self.store(f"{name}.bias", bias.shape, np.float32, [bias])]
         )
         return output
-
-    def linear4(
-        self, x: str, name: str, shape: tuple[int, int], blocks: Iterable[NDArray[np.float32]]
-    ) -> str:
-        """4-bit weights, scale and offset for each block, and 8-bit inputs, a scale for each block.
-
-        See ``quantize_blocks4``, and kernels_native/src/block_linear.h for what is computed.
-        """
-        matrix = self.store_packed(
-            name, Form.AFFINE4, shape, map(_halves, map(quantize_blocks4, blocks))
-        )
-        return self.block_linear(x, matrix)
 
     def store_packed(
         self,
@@ -186,9 +171,9 @@ class LinearWriter(GraphWriter):
             levels, step = self.row_levels(x)
             self.quantized[x] = (levels, step)
             if self.observe:
-                # Of the levels, not of x: every token counts alike, as each has its own scale.
-                scaled = self.node("Div", [x, step])
-                squares = [self.node("Mul", [scaled, scaled]), self.integers(0, 1)]
+                # Of levels, every token counts alike, as each has its own scale.
+                seen = x if self.observe == "values" else self.node("Div", [x, step])
+                squares = [self.node("Mul", [seen, seen]), self.integers(0, 1)]
                 mean = self.node("ReduceMean", squares, [OBSERVED + name], keepdims=0)
                 self.observed.append(
                     helper.make_tensor_value_info(mean, TensorProto.FLOAT, [width])
@@ -262,8 +247,3 @@ class LinearWriter(GraphWriter):
         """Float32 ``x`` times the transpose of ``weight`` [out, in]."""
         y: str = self.node("FusedMatMul", [x, weight], domain=CONTRIB, transB=1)
         return y
-
-
-def _halves(rounded: Affine) -> tuple[Blocks, NDArray[np.float32]]:
-    factors = np.stack([rounded.scales, rounded.offsets], axis=-1)
-    return Blocks(Form.AFFINE4, rounded.codes.view(np.int8), factors), rounded.units

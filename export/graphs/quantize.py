@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from omnidraft.export.checkpoint.blocks import Blocks, Form
+
+Floats = NDArray[np.float32]
 BLOCK = 32
 """Weights that share a scale, where there is one for each block."""
+SUPER = 8
+"""Blocks that share units, in forms that have them."""
 Rounded = tuple[NDArray[np.uint8], NDArray[np.float32]]
 """Codes and scales of a matrix that is quantized in blocks."""
 # Share of the squares that float16 may round away, and rows that are worked on at once.
 _LOST = 1e-6
 _ROWS = 2048
-AFFINE_LEVELS = (15, 14, 13, 12, 11, 10, 9, 8)
+# Of a block's span, how many steps it may have. Weights quantized before use at most 16 levels, but
+# maybe not the outermost. SmolLM2-135M and Gemma 3 270M lose as much with twice as many candidates.
+_LEVELS = (15, 14, 13, 12, 11, 10, 9, 8, 16, 17, 18, 19)
+_LEAST_IMPORTANCE = 0.01
+# Weights that are worked on at once: what belongs to them stays in the processor's caches.
+_NEAR = 1 << 16
 
 
 def quantize_rows(rows: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
@@ -45,49 +53,106 @@ def quantize_blocks8(
     return levels.astype(np.uint8).reshape(len(rows), -1), scales
 
 
-@dataclass(frozen=True)
-class Affine:
-    """A matrix in 4 bits; weight = unit * (scale * code + offset)."""
-
-    codes: NDArray[np.uint8]
-    """[out, blocks, 32], from 0 to 15."""
-    scales: NDArray[np.float16]
-    offsets: NDArray[np.float16]
-    """Both [out, blocks]."""
-    units: NDArray[np.float32]
-    """[out]: powers of two, so that halves that a file stored stay what they are."""
-
-
-def quantize_blocks4(rows: NDArray[np.float32]) -> Affine:
+def quantize_blocks4(rows: Floats, importance: Floats | None = None) -> tuple[Blocks, Floats]:
     """Quantize a matrix to 4 bits, scale and offset for each block of 32.
 
-    With offsets, weights that were quantized as scale * q + offset before (GGUF's Q4_0, Q4_1, Q4_K)
-    survive nearly unchanged; requantized without, they lose as much again as they had lost already.
+    Of several scales a block gets the one that loses least, in squares weighted by how large the
+    inputs are: for each, weights are rounded, and then scale and offset are fitted to the codes.
+    Weights that had 4 bits before (GGUF's Q4_0, Q4_1, Q4_K) survive nearly unchanged.
 
     Args:
         rows: float32 [out, in]; ``in`` is a multiple of 32.
+        importance: float32 [in], mean squares of the inputs, in any unit; None: all are alike.
+
+    Returns:
+        The matrix in the form ``SUPER4`` where its width allows it, else ``AFFINE4``, and what its
+        rows are multiplied by, float32 [out]: powers of two.
     """
-    blocks = _blocks(rows)
-    low = blocks.min(axis=-1)
-    span = blocks.max(axis=-1) - low
-    # Weights quantized before use at most 16 equidistant levels, but maybe not the outermost.
-    best = np.full(span.shape, np.inf, np.float32)
-    scales = np.zeros_like(span)
-    for levels in AFFINE_LEVELS:
+    if importance is None:
+        importance = np.ones(rows.shape[1], np.float32)
+    # Inputs that a text leaves silent count a little, too.
+    importance = importance + np.float32(_LEAST_IMPORTANCE * importance.mean() or 1.0)
+    weights = (importance / importance.mean()).reshape(-1, BLOCK)
+    units = powers_of_two(np.abs(rows).max(axis=-1))
+    blocks = _blocks(rows / units[:, None])
+    scales, offsets = (np.empty(blocks.shape[:-1], np.float32) for _ in range(2))
+    step = max(1, _NEAR // rows.shape[1])
+    for start in range(0, len(rows), step):
+        part = slice(start, start + step)
+        scales[part], offsets[part] = _fitted(blocks[part], weights)
+    form = four_bit_form(rows.shape[1])
+    factors = np.stack([scales, offsets], axis=-1)
+    if form == Form.SUPER4:
+        integers, of_groups = _in_units(factors)
+        held = integers * of_groups.astype(np.float32).repeat(SUPER, axis=1)
+        return Blocks(form, _codes(blocks, held), integers.astype(np.int8), of_groups), units
+    halves = factors.astype(np.float16)
+    return Blocks(form, _codes(blocks, halves.astype(np.float32)), halves), units
+
+
+def _codes(blocks: Floats, factors: Floats) -> NDArray[np.int8]:
+    """The nearest codes, for the scales and offsets [rows, blocks, 2] that are held."""
+    codes = (blocks - factors[..., 1:]) * inverse(factors[..., 0])[..., None]
+    nearest: NDArray[np.int8] = np.clip(np.rint(codes), 0, 15).astype(np.int8)
+    return nearest
+
+
+def four_bit_form(width: int) -> Form:
+    """In which form ``quantize_blocks4`` holds rows of a width."""
+    return Form.AFFINE4 if width % (SUPER * BLOCK) else Form.SUPER4
+
+
+def _fitted(blocks: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """The scale and the offset of each block, of [rows, blocks, 32], that lose least.
+
+    Args:
+        weights: [blocks, 32], of the squares.
+    """
+    low, high = blocks.min(axis=-1), blocks.max(axis=-1)
+    middle, span = (low + high) / 2, high - low
+    # From the middle, as float32 would lose small differences of large weights.
+    blocks = blocks - middle[..., None]
+    weighted = blocks * weights
+    count, total = weights.sum(axis=-1), weighted.sum(axis=-1)
+    squares = np.einsum("rbi,rbi->rb", weighted, blocks)
+    least = np.full(low.shape, np.inf, np.float32)
+    scales, offsets = np.zeros_like(low), low
+    for levels in _LEVELS:
         scale = span / np.float32(levels)
-        steps = (blocks - low[..., None]) * inverse(scale)[..., None]
-        error = np.square((steps - np.rint(steps)) * scale[..., None]).sum(axis=-1)
-        better = error < best * np.float32(0.999)  # more levels unless fewer are truly better
-        best = np.where(better, error, best)
+        # Beyond 15 levels the outermost weights are cut off at both ends.
+        codes = blocks * inverse(scale)[..., None]
+        codes += np.float32(min(levels, 15) / 2)
+        np.clip(np.rint(codes, out=codes), 0, 15, out=codes)
+        mean = np.einsum("rbi,bi->rb", codes, weights) / count
+        product = np.einsum("rbi,rbi->rb", codes, weighted) - mean * total
+        codes *= codes
+        spread = np.einsum("rbi,bi->rb", codes, weights) - mean * mean * count
+        scale = np.divide(product, spread, out=scale, where=spread > 0)
+        # That of a fit by least squares.
+        loss = squares - total * total / count - scale * product
+        better = loss < least
+        least = np.where(better, loss, least)
         scales = np.where(better, scale, scales)
-    # The largest of an output's halves lies from 2^13 on, where the smallest that matter are exact.
-    exponents = np.frexp(np.maximum(np.abs(low), scales).max(axis=-1))[1]
-    units = np.ldexp(np.float32(1), np.maximum(exponents - 14, -126)).astype(np.float32)
-    half_scales, offsets = ((x / units[:, None]).astype(np.float16) for x in (scales, low))
-    # Rounded against what the halves hold.
-    scales, low = (x.astype(np.float32) * units[:, None] for x in (half_scales, offsets))
-    codes = np.rint((blocks - low[..., None]) * inverse(scales)[..., None])
-    return Affine(np.clip(codes, 0, 15).astype(np.uint8), half_scales, offsets, units)
+        offsets = np.where(better, middle + total / count - scale * mean, offsets)
+    return scales, offsets
+
+
+def _in_units(factors: Floats) -> tuple[Floats, NDArray[np.float16]]:
+    """Scales and offsets [rows, blocks, 2] as integers up to 127, and their units for 8 blocks."""
+    groups = factors.reshape(len(factors), -1, SUPER, 2)
+    units = (np.abs(groups).max(axis=2) / np.float32(127)).astype(np.float16)
+    levels = groups * inverse(units.astype(np.float32))[:, :, None]
+    return np.clip(np.rint(levels), -127, 127).reshape(factors.shape), units
+
+
+def powers_of_two(largest: Floats) -> Floats:
+    """By what rows are divided so that halves hold what is left exactly enough.
+
+    The largest of a row comes to lie from 2^13 on, where the smallest that matter are exact.
+    """
+    exponents = np.frexp(largest)[1]
+    units: Floats = np.ldexp(np.float32(1), np.maximum(exponents - 14, -126)).astype(np.float32)
+    return units
 
 
 def exact_blocks4(rows: NDArray[np.float32]) -> Rounded | None:

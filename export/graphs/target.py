@@ -26,7 +26,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper, save_model
 
 from omnidraft.export.checkpoint.rope import Rope
 from omnidraft.export.checkpoint.spec import Checkpoint, Decoder, row_blocks
-from omnidraft.export.graphs.linears import LinearWriter, Quantization
+from omnidraft.export.graphs.linears import LinearWriter, Observed, Quantization
 from omnidraft.export.graphs.quantize import BLOCK, quantize_blocks8
 from omnidraft.export.graphs.writer import CONTRIB, GRAPH_FILE, OWN, WEIGHTS_FILE, Progress
 from omnidraft.runtime.engines.onnx import LENGTH_STEP
@@ -45,7 +45,7 @@ def write_graph(
     progress: Progress,
     factors: Mapping[str, NDArray[np.float32]] | None = None,
     *,
-    observe: bool = False,
+    observe: Observed | None = None,
 ) -> None:
     """Write ``model.onnx`` and ``model.onnx.data`` into ``folder``.
 
@@ -63,7 +63,8 @@ def write_graph(
             makes the input (a norm, the rows of v, those of up) takes them up, and the weight's
             columns are divided by them, so the decoder computes the same: see ``calibrate.py``.
         observe: for each linear with 8-bit inputs add an output ``observed.NAME``, float32 [in]:
-            the mean over the tokens of the squares of its input, in units of the token's scale.
+            the mean over the tokens of the squares of its input, of ``levels`` in units of the
+            token's scale.
 
     Memory does not grow with the model: some temporaries of one row block (16 MiB each), the scales
     of one tensor (an eighth of a byte per weight) and the rotary tables. Pages of the checkpoint,
@@ -111,7 +112,7 @@ class DecoderWriter(LinearWriter):
         quantization: Quantization,
         progress: Progress,
         factors: Mapping[str, NDArray[np.float32]],
-        observe: bool,
+        observe: Observed | None,
     ) -> None:
         super().__init__(file, quantization, factors, observe)
         self.checkpoint = checkpoint
