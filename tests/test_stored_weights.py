@@ -15,10 +15,12 @@ from onnx import TensorProto, helper, load, numpy_helper
 from test_native_operators import session
 from tiny import write_target
 
+from omnidraft.export import conversion
 from omnidraft.export.checkpoint import open_checkpoint
 from omnidraft.export.checkpoint.blocks import TAKEN, Form, taken_apart
 from omnidraft.export.conversion import convert
 from omnidraft.export.graphs.blocks import pack, packed_shape
+from omnidraft.export.loss import divergence
 from omnidraft.runtime.engines.onnx import OnnxModel
 from omnidraft.runtime.errors import DamagedFileError
 from omnidraft.runtime.models.listing import list_models
@@ -221,14 +223,46 @@ def test_answers_are_those_of_the_dequantized_weights(
     assert 0 < error < 0.03
 
 
-def test_a_float_checkpoint_is_converted_to_8_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("largest", "chosen"), [(0.0, "8bit"), (math.inf, "4bit")])
+def test_a_float_checkpoint_gets_four_bits_where_they_lose_little(
+    tmp_path: Path, largest: float, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversion, "LARGEST_LOSS", largest)
     source = write_target(tmp_path / "target")
     text = list(range(40))
-    for quantization in ("8bit", "auto"):
+    for quantization in (chosen, "auto"):
         manifest = convert(source, tmp_path / quantization, quantization, calibration=text)  # type: ignore[arg-type]
-        assert list(manifest.weights) == ["8bit"] and manifest.quantization == quantization
+        assert chosen in manifest.weights and manifest.quantization == quantization
+        assert (manifest.loss is None) == (quantization != "auto")
+    assert manifest == Manifest.load(tmp_path / "auto")
+    assert manifest.loss is not None and manifest.loss > 0
+    assert manifest.choice_text.startswith(f"auto took {chosen[0]} bits: 4 bits differ from 8 by")
+    held = {"4bit": "4bit, 8bit", "8bit": "8bit"}[chosen]
+    assert manifest.weights_text == f"auto: {held} (4 bits: KL {manifest.loss:.3f})"
     for name in ("model.onnx", "model.onnx.data"):
-        assert (tmp_path / "8bit" / name).read_bytes() == (tmp_path / "auto" / name).read_bytes()
+        assert (tmp_path / chosen / name).read_bytes() == (tmp_path / "auto" / name).read_bytes()
+    assert sorted(path.name for path in (tmp_path / "auto").iterdir()) == sorted(
+        path.name for path in (tmp_path / chosen).iterdir()
+    )
+
+
+def test_a_float_checkpoint_without_a_text_gets_eight_bits(tmp_path: Path) -> None:
+    manifest = convert(write_target(tmp_path / "target"), tmp_path / "auto", "auto")
+    assert list(manifest.weights) == ["8bit"] and manifest.loss is None
+
+
+def test_the_loss_is_the_divergence_of_what_is_likely(tmp_path: Path) -> None:
+    source = write_target(tmp_path / "target")
+    for quantization in ("4bit", "8bit"):
+        convert(source, tmp_path / quantization, quantization)  # type: ignore[arg-type]
+    tokens = list(range(20))
+    p, q = (
+        OnnxModel(tmp_path / each).forward(tokens).astype(np.float64) for each in ("8bit", "4bit")
+    )
+    p, q = (rows - np.log(np.exp(rows).sum(axis=-1, keepdims=True)) for rows in (p, q))
+    expected = (np.exp(p) * (p - q)).sum(axis=-1).mean()
+    assert divergence(tmp_path / "8bit", tmp_path / "4bit", tokens) == pytest.approx(expected, 1e-3)
+    assert divergence(tmp_path / "8bit", tmp_path / "8bit", tokens) == 0
 
 
 def test_a_scale_that_is_no_number_is_named(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ Weights = Annotated[
     Quantization,
     typer.Option(
         **one_of(Quantization),
-        help="Weights of a converted model; auto: as a quantized file has them, else 8bit.",
+        help="Weights of a converted model; auto: a quantized file's own, else 4bit or 8bit.",
     ),
 ]
 RunBy = Annotated[

@@ -11,7 +11,8 @@ from omnidraft.runtime.errors import ModelNotFoundError
 from omnidraft.runtime.models.fetch import Package
 
 Quantization = Literal["auto", "4bit", "8bit", "float32"]
-"""``auto``: a quantized file's weights as they are, of other checkpoints those of ``8bit``."""
+"""``auto``: a quantized file's weights as they are; of other checkpoints those of ``4bit`` where
+they lose little, else those of ``8bit``."""
 QUANTIZATIONS: tuple[Quantization, ...] = get_args(Quantization)
 DEFAULT_QUANTIZATION: Quantization = "auto"
 DEFAULT_DRAFTER = "default"

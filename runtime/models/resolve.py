@@ -35,7 +35,7 @@ from omnidraft.runtime.storage.gguf import gguf_parts
 from omnidraft.runtime.storage.manifest import MANIFEST_FILE, Manifest, describe_files, is_outdated
 
 # Bytes a converted model takes for each weight, its embedding included; generous.
-_BYTES_PER_WEIGHT = {"auto": 2.1, "4bit": 1.6, "8bit": 2.1, "float32": 6.5}
+_BYTES_PER_WEIGHT = {"auto": 2.7, "4bit": 2.1, "8bit": 2.1, "float32": 6.5}
 _CONVERTERS = "omnidraft.converters"
 """Entry points of the part that converts checkpoints, which a device need not have."""
 

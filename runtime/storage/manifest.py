@@ -52,14 +52,26 @@ class Manifest:
     invariance: Mapping[str, Any]
     files: Mapping[str, Mapping[str, Any]]
     weights: Mapping[str, int] = field(default_factory=dict)
+    loss: float | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
     @property
     def weights_text(self) -> str:
         """The quantization, for people: of ``auto`` also what became of it."""
-        held = ", ".join(self.weights)
-        return f"{self.quantization}: {held}" if self.quantization == "auto" else self.quantization
+        if self.quantization != "auto":
+            return self.quantization
+        why = "" if self.loss is None else f" (4 bits: KL {self.loss:.3f})"
+        return f"auto: {', '.join(self.weights)}{why}"
+
+    @property
+    def choice_text(self) -> str:
+        """For people: what ``auto`` chose of 4 and 8 bits, and why."""
+        four = "4bit" in self.weights
+        return (
+            f"auto took {4 if four else 8} bits: 4 bits differ from 8 by a KL divergence of "
+            f"{self.loss:.3f}, which is {'little enough' if four else 'too much'}"
+        )
 
     @property
     def batch_invariant(self) -> bool:
@@ -118,6 +130,8 @@ class Manifest:
         for name in ("invariance", "files", "weights", "extra"):
             if not isinstance(getattr(self, name), dict):
                 raise ValueError(f"{name} is {getattr(self, name)!r}")
+        if self.loss is not None and not isinstance(self.loss, float):
+            raise ValueError(f"loss is {self.loss!r}")
         if not self.files:
             raise ValueError("it names no files")
         for name, entry in self.files.items():
