@@ -1,9 +1,9 @@
 """The native core: vocabularies, the n-gram cache and its trie, drafting and verification."""
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import overload
+from typing import ClassVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -572,4 +572,166 @@ class Walker:
 
         Raises:
             ValueError: logits of another shape, or that are not numbers.
+        """
+
+class CostCurve:
+    """Seconds of a pass over n tokens: monotone, linear between measured sizes and beyond.
+
+    Args:
+        seconds: of passes over some numbers of tokens, 1 among them.
+
+    Raises:
+        ValueError: size 1 is missing, a size is not from 1 to 65,536, or a time is not positive and
+            finite.
+    """
+
+    def __init__(self, seconds: Mapping[int, float]) -> None: ...
+    def seconds(self, tokens: float) -> float:
+        """Expected seconds of a pass over ``tokens``, which may be a fraction (an average)."""
+    def observe(self, tokens: int, seconds: float) -> None:
+        """Follow a pass over so many tokens, at least one, which took ``seconds``.
+
+        A curve moves by a bounded step, which makes it a running median rather than a mean.
+        """
+    @property
+    def has_moved(self) -> bool:
+        """Whether it is worth writing down again, as new ones are."""
+    def written(self) -> None:
+        """It has been written down."""
+
+class Costs:
+    """The curves of a target, by band of context, and of a drafter.
+
+    Args:
+        target: by a band's upper end; at least one.
+
+    Raises:
+        ValueError: no band, or one that is not among ``BANDS``.
+    """
+
+    BANDS: ClassVar[list[int]]
+    """Upper ends of the bands, in tokens; the last one has no end."""
+
+    def __init__(self, target: Mapping[int, CostCurve], drafter: CostCurve) -> None: ...
+    def target(self, context: int) -> CostCurve:
+        """The target's curve at a context length. That of a new band begins as the nearest one."""
+    @property
+    def drafter(self) -> CostCurve: ...
+    @property
+    def bands(self) -> dict[int, CostCurve]:
+        """The target's curves, by a band's upper end."""
+
+class Judged:
+    """A drafted token that the target found right or wrong.
+
+    Args:
+        rank: among the drafter's choices in its place; 0: the first.
+        score: how likely it was to be right, by the drafter or by what scores in its place.
+    """
+
+    def __init__(self, rank: int, score: float, right: bool) -> None: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def score(self) -> float: ...
+    @property
+    def right(self) -> bool: ...
+
+class Outcome:
+    """What a round did.
+
+    Args:
+        rows: of the target's pass.
+        tokens: that the round made.
+        passes: tokens and seconds of each pass of the drafter, those that drew nothing included.
+            The first has those tokens that it had to catch up with.
+        judged: what the target said of the drafted tokens.
+        target_seconds: of its pass.
+        other_seconds: of the rest of the round.
+        match: how many tokens at the end of the text led to what lookup found; 0: to nothing.
+        found_judged: tokens of the lookup, proposed or not, that the round showed to be right or
+            wrong: the right ones at its beginning, and the first wrong one.
+        found_right: of those, the right ones.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        tokens: int,
+        passes: Sequence[tuple[int, float]],
+        judged: Sequence[Judged],
+        target_seconds: float,
+        other_seconds: float,
+        match: int = 0,
+        found_judged: int = 0,
+        found_right: int = 0,
+    ) -> None: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def passes(self) -> list[tuple[int, float]]: ...
+    @property
+    def judged(self) -> list[Judged]: ...
+    @property
+    def target_seconds(self) -> float: ...
+    @property
+    def other_seconds(self) -> float: ...
+    @property
+    def match(self) -> int: ...
+    @property
+    def found_judged(self) -> int: ...
+    @property
+    def found_right(self) -> int: ...
+
+def calibrated(score: float, slope: float, offset: float) -> float:
+    """The probability of a score, whose logit the line maps to the logit of the probability."""
+
+class CostAware:
+    """Drafts what makes most tokens per second on this machine: a ``DraftPolicy``.
+
+    With ρ the present tokens per second, t(n) the seconds of the target's pass over n tokens and
+    d(n) those of the drafter's:
+
+    1. A node is worth its probability, in tokens, and its row costs ρ (t(n + 1) − t(n)).
+    2. The tree is as many of the most probable nodes as make worth less cost largest.
+    3. Running the drafter on an open node of probability P is expected to add a node worth P a,
+       where a is how often the drafter's first choice is right.
+    4. The drafter runs on as many open nodes as make the sum of these, less the cost of their rows
+       and ρ d(n), largest. It stops where that is not positive.
+    5. Whether rounds may draft at all is decided by an account, which bounds what may be lost
+       against plain decoding: ``CREDIT`` plain steps, and ``ALLOWANCE`` of the time.
+
+    Args:
+        costs: of the target and the drafter, which it follows.
+    """
+
+    MAX_NODES: ClassVar[int]
+    MAX_PASSES: ClassVar[int]
+    """Passes of the drafter in a round, at most."""
+    MAX_LAYER: ClassVar[int]
+    """Draft nodes in a pass of the drafter, at most."""
+    ALLOWANCE: ClassVar[float]
+    """Share of the time that may be lost on finding out whether drafting pays."""
+    CREDIT: ClassVar[float]
+    """Further plain steps that may be lost before rounds have gained any."""
+
+    def __init__(self, costs: Costs) -> None: ...
+    @property
+    def calibration(self) -> list[tuple[float, float]]:
+        """Slope and offset, by rank: see ``TreeDraft.calibrate``."""
+    def found(self, match: int) -> float:
+        """How likely a looked up token is, after a match of so many tokens."""
+    def begin(self, room: int, space: int, context: int, unread: int, found: int) -> int:
+        """The most nodes that this round may score: see ``DraftPolicy``."""
+    def layer(self, open_nodes: Sequence[float], gains: Sequence[float], limit: int) -> int:
+        """How many of the open draft nodes the drafter runs on next: see ``DraftPolicy``."""
+    def count(self, gains: Sequence[float], limit: int) -> int:
+        """How many target nodes to score: see ``DraftPolicy``."""
+    def observe(self, outcome: Outcome) -> None:
+        """What came of the round.
+
+        Raises:
+            ValueError: an outcome that cannot be.
         """

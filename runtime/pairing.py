@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from omnidraft._native import (
     CacheDamagedError,
     CacheMismatchError,
+    CostAware,
     Lookup,
     MappingRule,
     NgramCache,
@@ -20,7 +21,6 @@ from omnidraft._native import (
     Vocabulary,
     VocabularyPair,
 )
-from omnidraft.runtime.decoding.cost_aware import CostAware
 from omnidraft.runtime.decoding.draft_side import Drafting
 from omnidraft.runtime.decoding.policy import DraftPolicy, Fixed
 from omnidraft.runtime.decoding.translation import Speller

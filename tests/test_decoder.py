@@ -15,10 +15,10 @@ from scipy.stats import chisquare
 from toy import ToyModel, ToyPair, plain_greedy, toy_pair
 
 from omnidraft import Origin, SamplingParameters, Verification
-from omnidraft._native import Lookup, Vocabulary, VocabularyPair
+from omnidraft._native import Lookup, Outcome, Vocabulary, VocabularyPair
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
 from omnidraft.runtime.decoding.observed import Round
-from omnidraft.runtime.decoding.policy import Fixed, Outcome
+from omnidraft.runtime.decoding.policy import Fixed
 from omnidraft.runtime.decoding.translation import Speller
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
 

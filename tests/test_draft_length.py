@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,12 +16,10 @@ from hypothesis import strategies as st
 from toy import ToyModel, follows_the_target, plain_greedy, toy_pair
 
 from omnidraft import _native
-from omnidraft.runtime.decoding.account import ALLOWANCE, CAP, CREDIT, START
-from omnidraft.runtime.decoding.calibration import Calibration, logistic, logit
-from omnidraft.runtime.decoding.cost_aware import MAX_PASSES, CostAware
-from omnidraft.runtime.decoding.costs import SIZES, Costs, Curve, measure
+from omnidraft._native import CostAware, CostCurve, Judged, Outcome, calibrated
+from omnidraft.runtime.decoding.costs import SIZES, Costs, measure
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
-from omnidraft.runtime.decoding.policy import DraftPolicy, Fixed, Judged, Outcome
+from omnidraft.runtime.decoding.policy import DraftPolicy, Fixed
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.options import read_draft_length
 
@@ -31,6 +27,8 @@ EIGHT_BIT = {1: 1.0, 2: 1.03, 4: 1.27, 8: 1.7, 16: 2.6, 32: 4.2}
 STEEP = {1: 1.0, 2: 1.7, 4: 2.5, 8: 4.0, 16: 6.9, 32: 13.0}
 FLAT = {1: 1.0, 2: 1.01, 8: 1.05, 32: 1.2}
 CONTEXT = 100
+CAP = 10.0
+"""What was won and may be lost again, in plain steps."""
 
 
 # --- exactness --------------------------------------------------------------------------------
@@ -73,8 +71,7 @@ def drawing(policy: DraftPolicy, limit: int) -> Callable[[float | None], bool]:
             return limit > 0 and policy.layer([1.0], [], limit) > 0
         likely = score
         if policy.calibration:
-            slope, offset = policy.calibration[0]
-            likely = logistic(offset + slope * logit(score))
+            likely = calibrated(score, *policy.calibration[0])
         gains.append(likely * (gains[-1] if gains else 1.0))
         return len(gains) < limit and policy.layer(gains[-1:], gains, limit) > 0
 
@@ -111,16 +108,11 @@ class Stopped(Instance):
         return proposal, verdict
 
 
-@cache
-def _with_a_past(seed: int) -> CostAware:
+def learnt(seed: int) -> CostAware:
+    """A cost-aware policy in a state that is the same each time."""
     policy = CostAware(costs(0.05, EIGHT_BIT))
     run(policy, World(seed=seed), 60)
     return policy
-
-
-def learnt(seed: int) -> CostAware:
-    """A cost-aware policy in a state that is the same each time."""
-    return deepcopy(_with_a_past(seed))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +155,7 @@ def test_greedy_answers_do_not_depend_on_the_policy(seed: int, auto: bool) -> No
 
 
 def costs(step: float, target: dict[int, float], reading: float = 0.005) -> Costs:
-    return Costs({256: Curve(target)}, Curve({1: step, 32: step + 31 * reading}))
+    return Costs({256: CostCurve(target)}, CostCurve({1: step, 32: step + 31 * reading}))
 
 
 @dataclass
@@ -189,10 +181,10 @@ class World:
         """Scores of the tokens that could be drafted, and how many of them would be accepted."""
         rng = np.random.default_rng(self.seed)
         while True:
-            logits = self.ease + self.spread * rng.standard_normal(MAX_PASSES)
-            taken = rng.random(MAX_PASSES) < 1 / (1 + np.exp(-logits))
-            seen = logits + self.bias + 0.5 * rng.standard_normal(MAX_PASSES)
-            accepted = MAX_PASSES if taken.all() else int(np.argmin(taken))
+            logits = self.ease + self.spread * rng.standard_normal(CostAware.MAX_PASSES)
+            taken = rng.random(CostAware.MAX_PASSES) < 1 / (1 + np.exp(-logits))
+            seen = logits + self.bias + 0.5 * rng.standard_normal(CostAware.MAX_PASSES)
+            accepted = CostAware.MAX_PASSES if taken.all() else int(np.argmin(taken))
             yield (1 / (1 + np.exp(-seen))).tolist(), accepted
 
 
@@ -200,8 +192,8 @@ def run(
     policy: DraftPolicy, world: World, tokens: int, answer: int = 200
 ) -> tuple[float, list[int]]:
     """Tokens per unit of time, and what each round drafted."""
-    target = Curve(world.target or EIGHT_BIT)
-    drafter = Curve({1: world.step, 32: world.step + 31 * world.reading})
+    target = CostCurve(world.target or EIGHT_BIT)
+    drafter = CostCurve({1: world.step, 32: world.step + 31 * world.reading})
     noise = np.random.default_rng(world.seed + 1)
     seconds, emitted, drafted = 0.0, 0, []
     left = unread = 0
@@ -278,11 +270,11 @@ def test_a_drafter_that_cannot_pay_is_hardly_tried() -> None:
     world = World(ease=2.0, step=20.0)
     speed, drafted = run(CostAware(costs(20.0, EIGHT_BIT)), world, 20_000)
     assert speed >= 0.97 * plainly(world)
-    assert sum(map(bool, drafted)) <= 20_000 * ALLOWANCE / 20.0
+    assert sum(map(bool, drafted)) <= 20_000 * CostAware.ALLOWANCE / 20.0
 
 
 def refused(round_: int, drafted: bool, rng: np.random.Generator) -> tuple[int, int]:
-    return MAX_PASSES, 0
+    return CostAware.MAX_PASSES, 0
 
 
 def empty(round_: int, drafted: bool, rng: np.random.Generator) -> tuple[int, int]:
@@ -290,15 +282,15 @@ def empty(round_: int, drafted: bool, rng: np.random.Generator) -> tuple[int, in
 
 
 def in_turns(round_: int, drafted: bool, rng: np.random.Generator) -> tuple[int, int]:
-    return MAX_PASSES, MAX_PASSES if round_ // 40 % 2 else 0
+    return CostAware.MAX_PASSES, CostAware.MAX_PASSES if round_ // 40 % 2 else 0
 
 
 def at_random(round_: int, drafted: bool, rng: np.random.Generator) -> tuple[int, int]:
-    return int(rng.integers(MAX_PASSES + 1)), int(rng.integers(MAX_PASSES + 1))
+    return int(rng.integers(CostAware.MAX_PASSES + 1)), int(rng.integers(CostAware.MAX_PASSES + 1))
 
 
 def never_when_it_counts(round_: int, drafted: bool, rng: np.random.Generator) -> tuple[int, int]:
-    return MAX_PASSES, 0 if drafted else MAX_PASSES
+    return CostAware.MAX_PASSES, 0 if drafted else CostAware.MAX_PASSES
 
 
 @settings(max_examples=150)
@@ -327,7 +319,7 @@ def test_whatever_rounds_bring_the_loss_is_the_start_and_the_allowance(
     Tokens count as plain decoding would have taken one step for each, whatever was tried.
     """
     policy = CostAware(costs(step, target, reading))
-    passing, drafter = Curve(target), Curve({1: step, 32: step + 31 * reading})
+    passing, drafter = CostCurve(target), CostCurve({1: step, 32: step + 31 * reading})
     rng = np.random.default_rng(seed)
     seconds, emitted, left, unread = 0.0, 0, 0, 0
     for round_ in range(400):
@@ -372,7 +364,7 @@ def test_whatever_rounds_bring_the_loss_is_the_start_and_the_allowance(
                 found_right=min(right, accepted + 1),
             )
         )
-    assert seconds <= emitted + CREDIT + ALLOWANCE * seconds
+    assert seconds <= emitted + CostAware.CREDIT + CostAware.ALLOWANCE * seconds
 
 
 @settings(max_examples=40)
@@ -401,8 +393,8 @@ def test_what_can_be_lost_is_bounded(
         speed, drafted = run(policy, world, count)
         seconds = count / speed
         plain = count / plainly(world)
-        largest = max(drafted) * step + Curve(target).seconds(max(drafted) + 1) + 1.0
-        allowed = ALLOWANCE * seconds + max(START, CAP) + largest
+        largest = max(drafted) * step + CostCurve(target).seconds(max(drafted) + 1) + 1.0
+        allowed = CostAware.ALLOWANCE * seconds + CAP + largest
         # Reading the first prompt anew in each answer is an investment of its own.
         allowed += 0.5 * (count / 200 + 1)
         assert seconds <= plain + allowed
@@ -476,7 +468,7 @@ def test_lookup_is_used_as_far_as_it_was_right() -> None:
             agree = 8 if rng.random() < right else 0
             accepted = min(count, agree)
             judged = min(8, agree, accepted + 1) + (agree < accepted + 1)
-            seconds = Curve(EIGHT_BIT).seconds(count + 1)
+            seconds = CostCurve(EIGHT_BIT).seconds(count + 1)
             found = (6, judged, min(agree, judged))
             policy.observe(Outcome(count + 1, accepted + 1, [], [], seconds, 0.02, *found))
         used[right] = np.mean(counts[100:])
@@ -502,31 +494,6 @@ def test_fixed_ends_a_draft_by_the_product_of_its_scores() -> None:
     assert go_on(None) and not go_on(0.45)
 
 
-# --- calibration ------------------------------------------------------------------------------
-
-
-@settings(max_examples=30)
-@given(
-    offset=st.floats(-2, 2),
-    slope=st.floats(0.2, 2),
-    seed=st.integers(0, 10**6),
-)
-def test_calibration_finds_and_follows_the_truth(offset: float, slope: float, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    calibration = Calibration(0.0, 1.0)
-    for shift in (0.0, -2.0):
-        for _ in range(400):
-            calibration.forget(0.01)
-            for x in rng.normal(1, 1.5, 4):
-                chance = 1 / (1 + np.exp(-(offset + shift + slope * x)))
-                calibration.update(x, rng.random() < chance)
-        for x in (-1.0, 1.0, 3.0):
-            chance = 1 / (1 + np.exp(-(offset + shift + slope * x)))
-            assert abs(calibration(x) - chance) < 0.17
-        chances = [calibration(x) for x in np.linspace(-7, 7, 50)]
-        assert chances == sorted(chances) and chances[0] >= 0 and chances[-1] <= 1
-
-
 # --- cost curves ------------------------------------------------------------------------------
 
 times = st.floats(1e-5, 10.0)
@@ -536,7 +503,7 @@ times = st.floats(1e-5, 10.0)
 def test_a_curve_is_monotone_whatever_is_observed(
     points: dict[int, float], single: float, data: st.DataObject
 ) -> None:
-    curve = Curve(points | {1: single})
+    curve = CostCurve(points | {1: single})
     observations = data.draw(st.lists(st.tuples(st.integers(1, 50), times), max_size=20))
     for tokens, seconds in observations:
         curve.observe(tokens, seconds)
@@ -546,19 +513,21 @@ def test_a_curve_is_monotone_whatever_is_observed(
 
 
 def test_a_curve_follows_the_machine_and_not_its_hiccups() -> None:
-    curve = Curve(EIGHT_BIT)
+    curve = CostCurve(EIGHT_BIT)
     for i in range(200):
-        curve.observe(1 + i % 5, 2 * Curve(EIGHT_BIT).seconds(1 + i % 5))
+        curve.observe(1 + i % 5, 2 * CostCurve(EIGHT_BIT).seconds(1 + i % 5))
         if i % 10 == 0:
             curve.observe(3, 100.0)
     for tokens in (1, 3, 5, 16):
-        assert curve.seconds(tokens) == pytest.approx(2 * Curve(EIGHT_BIT).seconds(tokens), rel=0.2)
+        assert curve.seconds(tokens) == pytest.approx(
+            2 * CostCurve(EIGHT_BIT).seconds(tokens), rel=0.2
+        )
 
 
 @pytest.mark.parametrize("bad", [{}, {2: 1.0}, {1: 0.0}, {1: float("nan")}, {1: 1.0, 4: -1.0}])
 def test_a_curve_refuses_what_is_no_time(bad: dict[int, float]) -> None:
     with pytest.raises(ValueError, match="cost curve"):
-        Curve(bad)
+        CostCurve(bad)
 
 
 @pytest.mark.parametrize(("length", "max_length"), [(0, 512), (7, 512), (20, 30), (29, 30)])
@@ -622,7 +591,7 @@ def test_costs_that_cannot_be_read_are_measured_again(tmp_path: Path, content: b
 
 def test_costs_that_cannot_be_written_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    kept = Costs({256: Curve(FLAT)}, Curve(FLAT), tmp_path / "file" / "costs.json")
+    kept = Costs({256: CostCurve(FLAT)}, CostCurve(FLAT), tmp_path / "file" / "costs.json")
     with pytest.raises(OmniDraftError, match="OMNIDRAFT_CACHE"):
         kept.save()
 

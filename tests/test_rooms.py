@@ -22,7 +22,6 @@ ROOMS = {
 }
 # What decides, told numbers and nothing else: it can be tested without models.
 PURE = {
-    *(f"decoding/{name}.py" for name in ("policy", "calibration", "account", "level")),
     *(f"learning/{name}.py" for name in ("trial", "objective", "optimizer")),
 }
 HARMLESS = {"__future__", "collections", "dataclasses", "enum", "math", "numpy", "typing"}
@@ -97,5 +96,4 @@ def test_rooms_import_only_what_lies_below(name: str) -> None:
 def test_what_decides_knows_no_models_and_no_threads(name: str) -> None:
     for module, _ in imports(ROOT / "runtime" / name):
         own = module.removeprefix("omnidraft.runtime.").replace(".", "/") + ".py"
-        # Cost curves are handed in.
-        assert module.split(".")[0] in HARMLESS or own in {*PURE, "decoding/costs.py"}, module
+        assert module.split(".")[0] in HARMLESS or own in PURE, module

@@ -14,13 +14,23 @@ from numpy.typing import NDArray
 from toy import ToyModel, ToyPair, ToyTree, plain_greedy, toy_pair
 
 from omnidraft import SamplingParameters
-from omnidraft._native import History, Judgement, Lookup, Origin, TreeDraft, TreeProposal, Walker
-from omnidraft.runtime.decoding.account import ALLOWANCE, CREDIT
-from omnidraft.runtime.decoding.cost_aware import MAX_NODES, CostAware
-from omnidraft.runtime.decoding.costs import Costs, Curve
+from omnidraft._native import (
+    CostAware,
+    CostCurve,
+    History,
+    Judged,
+    Judgement,
+    Lookup,
+    Origin,
+    Outcome,
+    TreeDraft,
+    TreeProposal,
+    Walker,
+)
+from omnidraft.runtime.decoding.costs import Costs
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
 from omnidraft.runtime.decoding.draft_side import Drafting
-from omnidraft.runtime.decoding.policy import MAX_LAYER, DraftPolicy, Fixed, Judged, Outcome
+from omnidraft.runtime.decoding.policy import DraftPolicy, Fixed
 
 EIGHT_BIT = {1: 1.0, 2: 1.03, 4: 1.27, 8: 1.7, 16: 2.6, 32: 4.2}
 STEEP = {1: 1.0, 2: 1.7, 4: 2.5, 8: 4.0, 16: 6.9, 32: 13.0}
@@ -51,7 +61,7 @@ class WhimsicalTree:
 
 
 def costs(step: float, target: dict[int, float], reading: float = 0.005) -> Costs:
-    return Costs({256: Curve(target)}, Curve({1: step, 32: step + 31 * reading}))
+    return Costs({256: CostCurve(target)}, CostCurve({1: step, 32: step + 31 * reading}))
 
 
 def drafting(
@@ -201,8 +211,8 @@ class World:
     def run(self, rounds: int, accepts: Callable[[int], bool]) -> None:
         """Rounds in which the first proposed path is right, or nothing that is proposed."""
         policy, pair = self.policy, toy_pair(self.seed % 7)
-        passing = Curve(self.target)
-        drafter = Curve({1: self.step, 32: self.step + 31 * self.reading})
+        passing = CostCurve(self.target)
+        drafter = CostCurve({1: self.step, 32: self.step + 31 * self.reading})
         rng = np.random.default_rng(self.seed)
         history = History(len(pair.target))
         left = unread = 0
@@ -211,7 +221,7 @@ class World:
                 left, unread = self.answer, 100
             draft = TreeDraft(pair.cache, calibration=policy.calibration)
             limit = policy.begin(400, 4000, 100, unread, 3 if self.finds else 0)
-            assert 0 <= limit <= MAX_NODES
+            assert 0 <= limit <= CostAware.MAX_NODES
             if limit and self.finds:
                 draft.add_path([1, 2, 3], policy.found(3))
             passes: list[tuple[int, float]] = []
@@ -223,7 +233,7 @@ class World:
                 for node, _, _, _ in nodes[:count]:
                     row = rng.standard_normal(len(pair.drafter)).astype(np.float32) * self.sureness
                     draft.expand(node, row)
-                nodes = draft.frontier(MAX_LAYER)
+                nodes = draft.frontier(CostAware.MAX_LAYER)
             proposal: TreeProposal = draft.finish(policy.count(draft.gains(), limit))
             assert len(proposal) <= limit
             special = len(pair.target) - 1  # never proposed
@@ -288,7 +298,7 @@ def test_whatever_rounds_bring_the_loss_is_bounded(
         "at random": lambda round_: bool(rng.random() < 0.5),
     }
     world.run(150, accepts[adversary])
-    assert world.seconds <= world.emitted + CREDIT + ALLOWANCE * world.seconds
+    assert world.seconds <= world.emitted + CostAware.CREDIT + CostAware.ALLOWANCE * world.seconds
 
 
 @pytest.mark.parametrize("target", [EIGHT_BIT, FLAT])

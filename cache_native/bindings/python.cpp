@@ -8,7 +8,10 @@
 #include <optional>
 #include <string>
 
+#include "omnidraft/acceptance.h"
 #include "omnidraft/chance.h"
+#include "omnidraft/cost_aware.h"
+#include "omnidraft/costs.h"
 #include "omnidraft/draft.h"
 #include "omnidraft/lookup.h"
 #include "omnidraft/ngram_cache.h"
@@ -437,4 +440,77 @@ PYBIND11_MODULE(_native, m) {
           },
           py::arg("proposal"), py::arg("logits").noconvert(), py::arg("sampling"),
           py::arg("history"), py::arg("seed"), py::arg("position"));
+
+  py::class_<CostCurve>(m, "CostCurve")
+      .def(py::init<const std::map<std::size_t, double>&>(), py::arg("seconds"))
+      .def("seconds", &CostCurve::seconds, py::arg("tokens"))
+      .def("observe", &CostCurve::observe, py::arg("tokens"), py::arg("seconds"))
+      .def("written", &CostCurve::written)
+      .def_property_readonly("has_moved", &CostCurve::has_moved);
+
+  py::class_<Costs, std::shared_ptr<Costs>> costs(m, "Costs");
+  costs.attr("BANDS") =
+      py::cast(std::vector<std::size_t>(Costs::kBands.begin(), Costs::kBands.end()));
+  costs
+      .def(py::init<std::map<std::size_t, CostCurve>, CostCurve>(), py::arg("target"),
+           py::arg("drafter"))
+      .def("target", &Costs::target, py::arg("context"),
+           py::return_value_policy::reference_internal)
+      .def_property_readonly("drafter", &Costs::drafter,
+                             py::return_value_policy::reference_internal)
+      .def_property_readonly("bands", [](Costs& self) {
+        py::dict bands;
+        for (auto& [end, curve] : self.bands()) {
+          bands[py::int_(end)] =
+              py::cast(&curve, py::return_value_policy::reference_internal, py::cast(&self));
+        }
+        return bands;
+      });
+
+  py::class_<Judged>(m, "Judged")
+      .def(py::init<std::size_t, double, bool>(), py::arg("rank"), py::arg("score"),
+           py::arg("right"))
+      .def_readonly("rank", &Judged::rank)
+      .def_readonly("score", &Judged::score)
+      .def_readonly("right", &Judged::right);
+
+  py::class_<Outcome>(m, "Outcome")
+      .def(py::init<std::size_t, std::size_t, std::vector<std::pair<std::size_t, double>>,
+                    std::vector<Judged>, double, double, std::size_t, std::size_t, std::size_t>(),
+           py::arg("rows"), py::arg("tokens"), py::arg("passes"), py::arg("judged"),
+           py::arg("target_seconds"), py::arg("other_seconds"), py::arg("match") = 0,
+           py::arg("found_judged") = 0, py::arg("found_right") = 0)
+      .def_readonly("rows", &Outcome::rows)
+      .def_readonly("tokens", &Outcome::tokens)
+      .def_readonly("passes", &Outcome::passes)
+      .def_readonly("judged", &Outcome::judged)
+      .def_readonly("target_seconds", &Outcome::target_seconds)
+      .def_readonly("other_seconds", &Outcome::other_seconds)
+      .def_readonly("match", &Outcome::match)
+      .def_readonly("found_judged", &Outcome::found_judged)
+      .def_readonly("found_right", &Outcome::found_right);
+
+  m.def("calibrated", &calibrated, py::arg("score"), py::arg("slope"), py::arg("offset"));
+
+  py::class_<CostAware> cost_aware(m, "CostAware");
+  cost_aware.attr("MAX_NODES") = CostAware::kMaxNodes;
+  cost_aware.attr("MAX_PASSES") = CostAware::kMaxPasses;
+  cost_aware.attr("MAX_LAYER") = CostAware::kMaxLayer;
+  cost_aware.attr("ALLOWANCE") = Account::kAllowance;
+  cost_aware.attr("CREDIT") = Account::kCredit;
+  cost_aware.def(py::init<std::shared_ptr<Costs>>(), py::arg("costs"))
+      .def_property_readonly("calibration",
+                             [](const CostAware& self) {
+                               CalibrationPairs pairs;
+                               for (const Calibration& line : self.calibration()) {
+                                 pairs.emplace_back(line.slope, line.offset);
+                               }
+                               return pairs;
+                             })
+      .def("found", &CostAware::found, py::arg("match"))
+      .def("begin", &CostAware::begin, py::arg("room"), py::arg("space"), py::arg("context"),
+           py::arg("unread"), py::arg("found"))
+      .def("layer", &CostAware::layer, py::arg("open_nodes"), py::arg("gains"), py::arg("limit"))
+      .def("count", &CostAware::count, py::arg("gains"), py::arg("limit"))
+      .def("observe", &CostAware::observe, py::arg("outcome"));
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import accumulate
 from operator import mul
 from time import perf_counter
@@ -10,11 +9,9 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from omnidraft._native import Draft, Generator, Proposal, Verdict
-from omnidraft.runtime.decoding.calibration import logistic, logit
+from omnidraft._native import Draft, Generator, Judged, Proposal, Verdict, calibrated
 from omnidraft.runtime.decoding.draft_side import Drafting, DraftSide, RoundSeconds
 from omnidraft.runtime.decoding.observed import StepObserver
-from omnidraft.runtime.decoding.policy import Judged
 from omnidraft.runtime.statistics import Statistics
 
 
@@ -101,7 +98,7 @@ class ChainSide(DraftSide):
     def _draw(self, limit: int) -> None:
         """Draw draft tokens, at most ``limit``, while the policy goes on."""
         policy, model, scorer = self._policy, self._model, self._drafting.scorer
-        calibration = policy.calibration
+        calibration = policy.calibration[:1]
         gains: list[float] = []
         probability = 1.0  # that all drawn so far are accepted
         feed: list[int] = []
@@ -123,7 +120,7 @@ class ChainSide(DraftSide):
             if scorer is not None:
                 score = scorer(score)
             self._scores.append(score)
-            probability *= _calibrated(score, calibration)
+            probability *= calibrated(score, *calibration[0]) if calibration else score
             gains.append(probability)
             if len(gains) == limit or model.length == model.max_length:
                 return
@@ -139,10 +136,3 @@ class ChainSide(DraftSide):
         self._reader.fed += feed
         row: NDArray[np.float32] = rows[0]
         return row
-
-
-def _calibrated(score: float, calibration: Sequence[tuple[float, float]]) -> float:
-    if not calibration:
-        return score
-    slope, offset = calibration[0]
-    return logistic(offset + slope * logit(score))

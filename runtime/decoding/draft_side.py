@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from omnidraft._native import Lookup, NgramCache, Verdict
-from omnidraft.runtime.decoding.policy import DraftPolicy, Fixed, Judged, Outcome
+from omnidraft._native import Judged, Lookup, NgramCache, Outcome, Verdict
+from omnidraft.runtime.decoding.policy import DraftPolicy, Fixed
 from omnidraft.runtime.decoding.reader import Reader
 from omnidraft.runtime.decoding.translation import DraftContext, Speller
 from omnidraft.runtime.engines.model import CausalModel

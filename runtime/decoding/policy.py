@@ -12,56 +12,19 @@ pass would draw. The draft is then a stopping time, and the verification of a ch
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-MAX_LAYER = 4
-"""Most draft nodes in a pass of the drafter."""
+from omnidraft._native import Outcome
+
 LIKELY = 0.8
 """About how likely the drafter's first choice is, where it is run on a likely path."""
 
 
-class Judged(NamedTuple):
-    """A drafted token that the target found right or wrong."""
-
-    rank: int
-    """Among the drafter's choices in its place; 0: the first."""
-    score: float
-    """How likely it was to be right, by the drafter or by what scores in its place."""
-    right: bool
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a round did.
-
-    Attributes:
-        rows: of the target's pass.
-        tokens: that the round made.
-        passes: tokens and seconds of each pass of the drafter, those that drew nothing included.
-            The first has those tokens that it had to catch up with.
-        judged: what the target said of the drafted tokens.
-        target_seconds: of its pass.
-        other_seconds: of the rest of the round.
-        match: how many tokens at the end of the text led to what lookup found; 0: to nothing.
-        found_judged: tokens of the lookup, proposed or not, that the round showed to be right or
-            wrong: the right ones at its beginning, and the first wrong one.
-        found_right: of those, the right ones.
-    """
-
-    rows: int
-    tokens: int
-    passes: Sequence[tuple[int, float]]
-    judged: Sequence[Judged]
-    target_seconds: float
-    other_seconds: float
-    match: int = 0
-    found_judged: int = 0
-    found_right: int = 0
-
-
 class DraftPolicy(Protocol):
-    """Decides what rounds draft. One instance serves one session, generation by generation."""
+    """Decides what rounds draft. One instance serves one session, generation by generation.
+
+    By cost: ``CostAware`` of the native core.
+    """
 
     @property
     def calibration(self) -> list[tuple[float, float]]:

@@ -8,10 +8,17 @@ from itertools import takewhile
 import numpy as np
 from numpy.typing import NDArray
 
-from omnidraft._native import Judgement, Origin, TreeDraft, TreeProposal, TreeVerdict
+from omnidraft._native import (
+    CostAware,
+    Judged,
+    Judgement,
+    Origin,
+    TreeDraft,
+    TreeProposal,
+    TreeVerdict,
+)
 from omnidraft.runtime.decoding.draft_side import Drafting, DraftSide, RoundSeconds
 from omnidraft.runtime.decoding.observed import StepObserver
-from omnidraft.runtime.decoding.policy import MAX_LAYER, Judged
 from omnidraft.runtime.engines.model import tree_scorer
 from omnidraft.runtime.statistics import Statistics
 
@@ -143,7 +150,7 @@ class TreeSide(DraftSide):
         row = self._catch_up()
         self._expand(_TEXT, row, model.length - 1)
         last = _TEXT
-        while room := min(MAX_LAYER, model.max_length - model.length):
+        while room := min(CostAware.MAX_LAYER, model.max_length - model.length):
             if self._trees is not None:
                 open_nodes = draft.frontier(room)
             else:  # on along the path that the KV cache holds
