@@ -283,8 +283,9 @@ def test_every_contestant_decodes_plainly_and_has_a_worker() -> None:
             everyone = contestants(
                 draft_lengths=[4, "auto"], adapter="mine", gguf_type=gguf, sampling=sampling
             )
+            plain = {each.name for each in everyone if each.methods[0].name == PLAIN}
             for each in everyone:
-                assert each.methods[0].name == PLAIN
+                assert each.name in plain
                 assert (REPOSITORY / "benchmarks/peers" / f"{each.module}.py").is_file()
             names = [method.name for method in everyone[0].methods]
             assert names == [PLAIN, *["omnidraft"] * 2, *["omnidraft adapted"] * 2]

@@ -164,7 +164,7 @@ def main(
 
         for contestant in chosen:
             say(f"opening {contestant.name}")
-            log = logs / f"{contestant.name}.log"
+            log = logs / f"{len(methods)}-{len(absent)}.log"
             interpreter = interpreters.get(contestant.engine, sys.executable)
             try:
                 worker = stack.enter_context(Worker(contestant, settings, interpreter, log))

@@ -313,7 +313,13 @@ def _row(
     answered = [index for index in members if way.runs.get(index)]
     runs = [way.runs[index] for index in answered]
     plain = next(
-        (each for each in ways if each.worker is way.worker and each.method.name == PLAIN), None
+        (
+            each
+            for each in ways
+            if each.method.name == PLAIN
+            and each.worker.contestant.name == way.worker.contestant.name
+        ),
+        None,
     )
     same = None
     if generation.temperature == 0 and plain is not None and answered:

@@ -22,7 +22,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Contestant:
-    """An engine at a precision; it gets a process of its own."""
+    """An engine at a precision, with some of its methods; it gets a process of its own."""
 
     engine: str
     precision: str
@@ -80,8 +80,7 @@ def contestants(
     )
     no_gguf = "" if gguf_type else "llama.cpp reads GGUF files only"
     ngrams = tuple(
-        {"ngram_size": n, "draft_length": k}
-        for n, k in ((2, 2), (2, 8), (3, 4), (3, 8), (4, 16), (12, 48))
+        {"ngram_size": n, "draft_length": k} for n, k in ((2, 2), (3, 4), (3, 8), (12, 48))
     )
     llama_plain = Method(PLAIN, unavailable=no_gguf)
     llama_drafted = Method("draft model", drafted, no_gguf)
@@ -121,8 +120,10 @@ def contestants(
             genai,
         ),
         *(
-            Contestant("llama.cpp", kind, "llamacpp_worker", "pip install xllamacpp", methods)
+            # A process for each method: a server drafts in one way, and several disturb each other.
+            Contestant("llama.cpp", kind, "llamacpp_worker", "pip install xllamacpp", (method,))
             for kind, methods in llama.items()
+            for method in methods
         ),
     ]
 
