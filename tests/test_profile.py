@@ -190,7 +190,7 @@ def test_machine_and_load(profiled: tuple[dict, str]) -> None:
 def test_the_table_shows_both_ways(world: dict[str, str]) -> None:
     done = run(world, "--limit", "1", "--draft-length", "auto")
     assert done.returncode == 0, done.stderr
-    for word in ("speedup", "1 of 1 answers identical", "target pass, 1 row", "weights", "energy"):
+    for word in ("speedup", "1 of 1 answer identical", "target pass, 1 row", "weights", "energy"):
         assert word in done.stdout
     assert not re.search(r"…", done.stdout)
 
