@@ -355,6 +355,7 @@ def test_costs_of_a_simulated_drafter_are_its_own(
 ) -> None:
     """They are kept beside this machine's, and neither takes the other's place."""
     monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path))
+    monkeypatch.setattr("omnidraft.runtime.decoding.costs.process_time", perf_counter)
     (tmp_path / "model").mkdir()
 
     def steps(model: CausalModel) -> float:
@@ -368,6 +369,23 @@ def test_costs_of_a_simulated_drafter_are_its_own(
     table = [PassLatency(context=512, tokens=8, milliseconds=9)]
     assert steps(RecordedModel(ToyModel(5), latencies=table)) >= 0.009 > real
     assert steps(RecordedModel(ToyModel(5))) == steps(ToyModel(5)) == real
+
+
+@pytest.mark.parametrize(("used", "kept"), [(0.9, True), (0.4, False)])
+def test_costs_of_a_busy_machine_are_measured_again(
+    used: float, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMNIDRAFT_CACHE", str(tmp_path))
+    monkeypatch.setattr(
+        "omnidraft.runtime.decoding.costs.process_time", lambda: 2 * used * perf_counter()
+    )
+    (tmp_path / "model").mkdir()
+    target, drafter = (
+        LoadedModel("toy", tmp_path / "model", ToyModel(5), None, True, "onnx", 2)  # type: ignore
+        for _ in range(2)
+    )
+    assert load_costs(target, drafter).drafter.seconds(1) > 0
+    assert any(tmp_path.glob("costs/*.json")) == kept
 
 
 # Devices
