@@ -153,7 +153,8 @@ def _choose(
 
             (place := Path(scratch) / bits).mkdir()
             weights[bits] = _write(checkpoint, place, bits, calibration, halfway)
-        loss = divergence(Path(scratch) / "8bit", Path(scratch) / "4bit", calibration)
+        text = calibration[: checkpoint.decoder.context_length]
+        loss = divergence(Path(scratch) / "8bit", Path(scratch) / "4bit", text)
         chosen = "4bit" if loss <= LARGEST_LOSS else "8bit"
         for file in (Path(scratch) / chosen).iterdir():
             file.rename(folder / file.name)

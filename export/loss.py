@@ -23,7 +23,7 @@ def divergence(reference: Path, other: Path, tokens: Sequence[int]) -> float:
 
     Args:
         reference, other: folders with decoders' graphs.
-        tokens: ids of a text; those beyond 256 are left out.
+        tokens: ids of a text that the context holds; those beyond 256 are left out.
     """
     expected, found = (_logits(folder / GRAPH_FILE, tokens) for folder in (reference, other))
     return float(np.mean([_kl(*rows) for rows in zip(expected, found, strict=True)]))

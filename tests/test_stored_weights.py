@@ -251,6 +251,13 @@ def test_a_float_checkpoint_without_a_text_gets_eight_bits(tmp_path: Path) -> No
     assert list(manifest.weights) == ["8bit"] and manifest.loss is None
 
 
+def test_a_text_longer_than_the_context_is_cut(tmp_path: Path) -> None:
+    source = write_target(tmp_path / "target", context=96)
+    for quantization in ("4bit", "8bit", "auto"):
+        convert(source, tmp_path / quantization, quantization, calibration=list(range(200)))  # type: ignore[arg-type]
+        assert OnnxModel(tmp_path / quantization).max_length == 96
+
+
 def test_the_loss_is_the_divergence_of_what_is_likely(tmp_path: Path) -> None:
     source = write_target(tmp_path / "target")
     for quantization in ("4bit", "8bit"):
