@@ -116,15 +116,17 @@ std::size_t CostAware::layer(const std::vector<double>& open_nodes,
   if (!drafts_ || passes_ == std::min(limit, kMaxPasses)) {
     return 0;
   }
-  const std::size_t rows = 1 + count(gains, limit);
-  const double price =
-      rate_ * (target_seconds(rows + kAhead) - target_seconds(rows)) / static_cast<double>(kAhead);
+  const std::size_t scored = count(gains, limit);
+  const double price = rate_ * (target_seconds(1 + scored + kAhead) - target_seconds(1 + scored)) /
+                       static_cast<double>(kAhead);
   const bool first = passes_ == 0;
   const double waking = first ? waking_.value : 0;
   double best = 0, worth = 0;
   std::size_t chosen = first && tries_ ? 1 : 0;
   for (std::size_t i = 0; i < open_nodes.size(); ++i) {
-    worth += open_nodes[i] * first_ - price;
+    // The new node has a further row, or that of the least probable node of those to be scored.
+    const double row = i < scored ? std::min(price, gains[scored - 1 - i]) : price;
+    worth += open_nodes[i] * first_ - row;
     const double gain = worth - rate_ * (drafter_seconds(i + 1) + waking);
     if (gain > best) {
       best = gain;

@@ -52,8 +52,9 @@ def policy(seed: int) -> list[str]:
             passes.append((size, drafting.seconds(size) * rng.uniform(0.9, 1.4)))
             scores += [rng.uniform(0.3, 0.99) for _ in range(chosen)]
             last = open_nodes[0] * scores[-1]
-            gains = sorted([*gains, last], reverse=True)
-            open_nodes = [last, *([last * 0.3, last * 0.1] if tree else [])]
+            siblings = [last * 0.3, last * 0.1] if tree else []
+            gains = sorted([*gains, last, *siblings], reverse=True)
+            open_nodes = [last, *siblings]
         count = decides.count(gains, limit)
         lines.append(words("count", limit, count, *gains))
         accepted = sum(rng.random() < ease for _ in range(count)) // 2

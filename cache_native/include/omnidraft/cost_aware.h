@@ -16,7 +16,8 @@
 // 3. Running the drafter on an open node of probability P is expected to add a node worth P a,
 //    where a is how often the drafter's first choice is right.
 // 4. The drafter runs on as many open nodes as make the sum of these, less the cost of their rows
-//    and ρ d(n), largest. It stops where that is not positive.
+//    (or the worth of the nodes whose rows they take) and ρ d(n), largest. It stops where that is
+//    not positive.
 // 5. Whether rounds may draft at all is decided by an Account. What it tries runs once.
 //
 // A chain has one open node at a time, the token drawn last, and plain decoding none. The rule is
