@@ -32,9 +32,10 @@ from rich.console import Console
 from rich.table import Table
 
 from omnidraft import GenerationOptions, SamplingParameters, Session
+from omnidraft._native import CostCurve
 from omnidraft.cli.loading import open_models
 from omnidraft.runtime.bench import Prompt, read_prompts
-from omnidraft.runtime.decoding.costs import BANDS, Costs, Curve, load_costs
+from omnidraft.runtime.decoding.costs import SIZES, Costs, load_costs
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
 from omnidraft.runtime.decoding.lease import Lease
 from omnidraft.runtime.engines.model import CausalModel
@@ -63,25 +64,25 @@ class Passes:
         return run
 
 
-def paced_by(file: Path) -> Curve:
-    """The passes over chains behind the shortest context."""
+def paced_by(file: Path) -> dict[int, float]:
+    """Seconds of passes over so many tokens of a chain, behind the shortest context."""
     passes = json.loads(file.read_text("utf-8"))["passes"]
     chains = [each for each in passes if each["pass"] == "chain"]
     shortest = min(each["context"] for each in chains)
     (times,) = (each["milliseconds"] for each in chains if each["context"] == shortest)
-    return Curve({int(n): milliseconds / 1e3 for n, milliseconds in times.items()})
+    return {int(n): milliseconds / 1e3 for n, milliseconds in times.items()}
 
 
 class Pace:
-    """Makes passes of a model last as long as ``curve`` says, where they are not longer.
+    """Makes passes of a model last as long as ``seconds`` says, where they are not longer.
 
     Attributes:
         passes, late: how many there were, and how many were longer.
     """
 
-    def __init__(self, model: CausalModel, curve: Curve) -> None:
+    def __init__(self, model: CausalModel, seconds: dict[int, float]) -> None:
         self.passes = self.late = 0
-        self._curve = curve
+        self._curve = CostCurve(seconds)
         for name in ("forward", "forward_tree"):
             setattr(model, name, self._paced(getattr(model, name)))
 
@@ -261,13 +262,15 @@ def main(
     ]
     paced = None
     if pace_file:
-        curve = paced_by(pace_file)
+        seconds = paced_by(pace_file)
         drafter = load_costs(models[0], models[1]).drafter
-        paced = Pace(models[0].model, curve)
+        draft_seconds = {size: drafter.seconds(size) for size in SIZES}
+        paced = Pace(models[0].model, seconds)
         for way in ways:
             pairing = way.session._pairing
             assert pairing is not None
-            pairing.costs = Costs({BANDS[0]: curve.copy()}, drafter.copy())
+            curves = {Costs.BANDS[0]: CostCurve(seconds)}
+            pairing.costs = Costs(curves, CostCurve(draft_seconds))
     order = random.Random(0)
     for _ in range(repeat):
         for index, prompt in enumerate(asked):
