@@ -8,6 +8,7 @@ import re
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -21,13 +22,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from tiny import write_drafter, write_target
-from toy import ToyModel, toy_pair
+from toy import ToyModel, ToyTree, plain_greedy, toy_pair
 
+import omnidraft
+from omnidraft._native import Lookup
 from omnidraft.cli.app import app
 from omnidraft.cli.interruption import Interrupted
 from omnidraft.runtime.decoding.costs import load_costs
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
-from omnidraft.runtime.engines.model import CausalModel
+from omnidraft.runtime.decoding.policy import DraftPolicy, Fixed
+from omnidraft.runtime.engines import model as engines
+from omnidraft.runtime.engines.model import (
+    CausalModel,
+    ScoresTrees,
+    held_of,
+    tree_scorer,
+    use_adapter,
+)
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
 from omnidraft.runtime.models import LoadedModel
 from omnidraft.runtime.profiling.devices import (
@@ -40,7 +51,7 @@ from omnidraft.runtime.profiling.devices import (
 from omnidraft.runtime.profiling.energy import open_meter
 from omnidraft.runtime.profiling.html import render_html
 from omnidraft.runtime.profiling.machine import describe_machine
-from omnidraft.runtime.profiling.measurement import Measurement
+from omnidraft.runtime.profiling.measurement import Measurement, round_kinds
 from omnidraft.runtime.profiling.memory import (
     MemoryCap,
     MemoryCapError,
@@ -51,8 +62,8 @@ from omnidraft.runtime.profiling.memory import (
 )
 from omnidraft.runtime.profiling.plots import bars, lines, stacks
 from omnidraft.runtime.profiling.recording import RecordedModel
-from omnidraft.runtime.profiling.report import Profile
-from omnidraft.runtime.profiling.summary import summarize, summarize_passes
+from omnidraft.runtime.profiling.report import Profile, RoundKind
+from omnidraft.runtime.profiling.summary import PassKind, summarize, summarize_passes
 
 PROMPTS = ["What is the answer?", "The quick brown fox", "def add(a, b):"]
 linux = pytest.mark.skipif(resident_bytes() is None, reason="memory is read from Linux's /proc")
@@ -104,7 +115,7 @@ def profiled(world: dict[str, str]) -> tuple[dict, str]:
 def test_json_has_the_documented_keys(profiled: tuple[dict, str]) -> None:
     values = profiled[0]
     assert Profile.model_validate(values).model_dump(mode="json") == values
-    assert values["schema_version"] == 1
+    assert values["schema_version"] == 2
     # Those that others may rely on: to be changed with the schema version only.
     assert set(values) >= {
         *("target", "drafter", "machine", "settings", "simulation", "load", "plain"),
@@ -117,8 +128,11 @@ def test_json_has_the_documented_keys(profiled: tuple[dict, str]) -> None:
         assert set(mode) >= {
             *("tokens", "rounds", "tokens_per_second", "block_efficiency", "acceptance_rate"),
             *("time_per_token", "prompt", "first_token", "token", "round", "native", "python"),
-            *("target_passes", "draft_passes", "draft_prompt"),
+            *("target_passes", "draft_passes", "draft_prompt", "rounds_by_kind", "nodes_per_round"),
         }
+        assert set(mode["rounds_by_kind"]) == {"plain", "chain", "tree", "lookup"}
+        for group in mode["target_passes"] + mode["draft_passes"]:
+            assert set(group) == {*mode["token"], "kind", "tokens"}
 
 
 def test_counts_agree_with_each_other(profiled: tuple[dict, str]) -> None:
@@ -132,6 +146,9 @@ def test_counts_agree_with_each_other(profiled: tuple[dict, str]) -> None:
         assert mode["prompt"]["count"] == mode["first_token"]["count"] == answers
         # Passes that read the prompt are not among them.
         assert sum(group["count"] for group in mode["target_passes"]) == mode["rounds"]
+        assert sum(mode["rounds_by_kind"].values()) == mode["rounds"]
+        nodes = sum(group["count"] * (group["tokens"] - 1) for group in mode["target_passes"])
+        assert mode["nodes_per_round"] == nodes / mode["rounds"]
         assert len(mode["tokens_per_second_of_repeats"]) == 2
         assert mode["tokens_per_second"] == pytest.approx(
             statistics.median(mode["tokens_per_second_of_repeats"])
@@ -143,6 +160,8 @@ def test_counts_agree_with_each_other(profiled: tuple[dict, str]) -> None:
     plain, speculative = values["plain"], values["speculative"]
     assert plain["rounds"] == plain["tokens"] == speculative["tokens"]
     assert [group["tokens"] for group in plain["target_passes"]] == [1]
+    assert plain["rounds_by_kind"]["plain"] == plain["rounds"] and plain["nodes_per_round"] == 0
+    assert speculative["rounds_by_kind"]["chain"] and not speculative["rounds_by_kind"]["tree"]
     assert plain["draft_passes"] == [] and plain["draft_prompt"] is None
     assert plain["acceptance_rate"] == 0 and plain["time_per_token"]["draft_ms"] == 0
     assert speculative["draft_prompt"]["count"] == answers
@@ -190,7 +209,7 @@ def test_machine_and_load(profiled: tuple[dict, str]) -> None:
 def test_the_table_shows_both_ways(world: dict[str, str]) -> None:
     done = run(world, "--limit", "1", "--draft-length", "auto")
     assert done.returncode == 0, done.stderr
-    for word in ("speedup", "1 of 1 answer identical", "target pass, 1 row", "weights", "energy"):
+    for word in ("speedup", "1 of 1 answer identical", "target trees", "weights", "nodes each"):
         assert word in done.stdout
     assert not re.search(r"…", done.stdout)
 
@@ -231,6 +250,26 @@ def test_an_interruption_leaves_the_repeats_that_are_complete(
     assert "first 2 of 3 repeats" in said.err and html.exists()
 
 
+@pytest.mark.parametrize("drafting", [["--tree", "6"], ["--draft-length", "3"], []])
+def test_answers_are_those_without_a_profile(
+    world: dict[str, str], monkeypatch: pytest.MonkeyPatch, drafting: list[str]
+) -> None:
+    answer, answers = Measurement.answer, []
+
+    def noted(self: Measurement, *arguments: Any) -> list[int]:
+        answers.append(answer(self, *arguments))
+        return answers[-1]
+
+    monkeypatch.setattr(Measurement, "answer", noted)
+    monkeypatch.setenv("OMNIDRAFT_CACHE", world["cache"])
+    arguments = ["--target", world["target"], "--drafter", world["drafter"], *drafting, "--json"]
+    arguments += ["--max-new-tokens", "16", "--repeat", "1"]
+    app(["profile", world["prompts"], *arguments], standalone_mode=False)
+    with omnidraft.load(world["target"], drafter=world["drafter"]) as model:
+        alone = [model.generate(text, max_new_tokens=16).token_ids for text in PROMPTS]
+    assert answers == [tokens for tokens in alone for _ in range(2)]
+
+
 def test_built_in_prompts(world: dict[str, str]) -> None:
     done = subprocess.run(
         [
@@ -269,12 +308,18 @@ def test_percentiles_are_the_interpolated_ones(seconds: list[float]) -> None:
     assert found.mean_ms == pytest.approx(statistics.fmean(seconds) * 1e3)
 
 
-@given(st.lists(st.tuples(st.integers(1, 8), st.floats(0, 1)), max_size=60))
-def test_passes_are_grouped_by_their_size(passes: list[tuple[int, float]]) -> None:
+KINDS: st.SearchStrategy[PassKind] = st.sampled_from(["chain", "tree"])
+
+
+@given(st.lists(st.tuples(KINDS, st.integers(1, 8), st.floats(0, 1)), max_size=60))
+def test_passes_are_grouped_by_their_kind_and_size(
+    passes: list[tuple[PassKind, int, float]],
+) -> None:
     groups = summarize_passes(passes)
-    assert [group.tokens for group in groups] == sorted({tokens for tokens, _ in passes})
+    found = [(group.kind, group.tokens) for group in groups]
+    assert found == sorted({(kind, tokens) for kind, tokens, _ in passes})
     for group in groups:
-        times = [seconds for tokens, seconds in passes if tokens == group.tokens]
+        times = [seconds for *which, seconds in passes if which == [group.kind, group.tokens]]
         assert group.count == len(times)
         assert group.max_ms == pytest.approx(max(times) * 1e3)
 
@@ -285,19 +330,26 @@ def test_passes_are_grouped_by_their_size(passes: list[tuple[int, float]]) -> No
 @given(
     seed=st.integers(0, 30),
     length=st.integers(1, 6),
+    tree=st.booleans(),
     simulated=st.booleans(),
     count=st.integers(1, 40),
 )
-def test_recording_changes_no_token(seed: int, length: int, simulated: bool, count: int) -> None:
+def test_recording_changes_no_token(
+    seed: int, length: int, tree: bool, simulated: bool, count: int
+) -> None:
+    kind = ToyTree if tree else ToyModel
     pair = toy_pair(seed)
     latencies = [PassLatency(context=64, tokens=2, milliseconds=0)] if simulated else []
 
     def decode(recorded: bool) -> tuple[list, list[CausalModel]]:
         drafting = toy_pair(seed).drafting(seed=3, length=length)
-        models: list[CausalModel] = [ToyModel(len(pair.target), seed), drafting.model]
+        # Static graphs, whose times a table gives, score no trees.
+        drafter = (ToyModel if simulated else kind)(len(pair.drafter), 3)
+        models: list[CausalModel] = [kind(len(pair.target), seed), drafter]
         if recorded:
             models = [RecordedModel(models[0]), RecordedModel(models[1], latencies=latencies)]
-        decoder = SpeculativeDecoder(models[0], replace(drafting, model=models[1]))
+        drafting = replace(drafting, model=models[1], tree=tree)
+        decoder = SpeculativeDecoder(models[0], drafting)
         return list(decoder.generate([1, 2, 3], count)), models
 
     plain, models = decode(False)
@@ -308,6 +360,80 @@ def test_recording_changes_no_token(seed: int, length: int, simulated: bool, cou
         assert [each.tokens for each in wrapper.passes] == model.passes
         assert wrapper.length == model.length and wrapper.vocab_size == model.vocab_size
         assert wrapper.longest >= wrapper.length
+        assert tree or all(each.kind == "chain" for each in wrapper.passes)
+
+
+def test_a_recorded_model_states_what_protocols_ask_for() -> None:
+    """What only ``__getattr__`` finds, ``isinstance`` finds until Python 3.11 and not later."""
+    protocols = [each for each in vars(engines).values() if getattr(each, "_is_protocol", False)]
+    assert {CausalModel, ScoresTrees} <= set(protocols)
+    for protocol in protocols:
+        asked = {name for name in vars(protocol) if not name.startswith("_")}
+        assert asked <= set(dir(RecordedModel)), protocol
+
+
+@pytest.mark.parametrize("model", [ToyTree(5), ToyTree(5, scores_trees=False), ToyModel(5)])
+def test_a_recorded_model_scores_trees_as_its_model_does(model: ToyModel) -> None:
+    recorded = RecordedModel(model)
+    assert (tree_scorer(recorded) is None) == (tree_scorer(model) is None)
+    assert held_of(recorded, [1]) == 0
+    use_adapter(recorded, None)
+    table = [PassLatency(context=8, tokens=8, milliseconds=0)]
+    simulated = RecordedModel(model, latencies=table)
+    assert tree_scorer(simulated) is None, "a table is of static graphs"
+    with pytest.raises(OmniDraftError, match="scores no trees"):
+        simulated.forward_tree([1], [-1])
+
+
+def test_passes_over_trees_are_recorded() -> None:
+    model = ToyTree(5)
+    recorded = RecordedModel(model, max_length=6)
+    recorded.forward([1, 2])
+    rows = recorded.forward_tree([3, 4, 2], [1, 1, 2])
+    assert np.array_equal(rows[2], model.logits([1, 2, 3, 2]))
+    with pytest.raises(ContextOverflowError):
+        recorded.forward_tree([1, 1], [4, 4])
+    recorded.keep([2, 4])
+    assert model.tokens == [1, 2, 3, 2]
+    assert [(p.kind, p.context, p.tokens) for p in recorded.passes] == [
+        ("chain", 0, 2),
+        ("tree", 2, 3),
+    ]
+    assert recorded.longest == 5
+
+
+class LooksUp(Fixed):
+    """Drafts nothing."""
+
+    def found(self, match: int) -> float:
+        return 0.9
+
+    def layer(self, open_nodes: Sequence[float], gains: Sequence[float], limit: int) -> int:
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "tree", "expected"),
+    [
+        (Fixed(1), False, {"chain"}),
+        (Fixed(6), True, {"tree"}),
+        (Fixed(0), True, {"plain"}),
+        (LooksUp(4), True, {"plain", "lookup"}),
+        (LooksUp(4), False, {"plain", "lookup"}),
+    ],
+)
+def test_kinds_of_rounds(policy: DraftPolicy, tree: bool, expected: set[RoundKind]) -> None:
+    pair = toy_pair(1)
+    target = RecordedModel(ToyTree(len(pair.target), 1, order=1))
+    drafter = RecordedModel(ToyTree(len(pair.drafter), 1))
+    lookup = Lookup(len(pair.target)) if isinstance(policy, LooksUp) else None
+    drafting = replace(pair.drafting(), model=drafter, policy=policy, tree=tree, lookup=lookup)
+    decoder = SpeculativeDecoder(target, drafting)
+    tokens = [each.token for each in decoder.generate([1], 60)]
+    assert tokens == plain_greedy(ToyModel(len(pair.target), 1, order=1), [1], 60)
+    kinds = list(round_kinds(target.passes, drafter.passes))
+    assert len(kinds) == decoder.statistics.rounds
+    assert set(kinds[:-2]) == expected  # at its end an answer has little room
 
 
 def test_a_recorded_model_shows_what_its_engine_offers_besides() -> None:
@@ -479,6 +605,26 @@ def test_a_simulated_device_end_to_end(world: dict[str, str], tmp_path: Path) ->
     assert values["speedup"]["identical"] == len(PROMPTS)
 
 
+def test_a_tree_of_so_many_nodes(world: dict[str, str], tmp_path: Path) -> None:
+    """Also on a device whose drafter scores none: it reads one path."""
+    device = tmp_path / "npu.toml"
+    device.write_text(
+        'name = "NPU"\ndrafter_latency = [{context = 64, tokens = 8, milliseconds = 0.0}]'
+    )
+    for options in ([], ["--device-profile", str(device)]):
+        done = run(world, "--draft-length", "auto", "--tree", "6", "--json", *options)
+        assert done.returncode == 0, done.stderr
+        values = json.loads(done.stdout)
+        assert values["settings"]["tree"] == 6
+        mode = values["speculative"]
+        assert mode["rounds_by_kind"]["tree"] > mode["rounds"] / 2
+        assert max(group["tokens"] for group in mode["target_passes"]) == 7
+        assert {each["kind"] for each in mode["target_passes"]} >= {"tree"}
+        kinds = {each["kind"] for each in mode["draft_passes"]}
+        assert kinds == ({"chain"} if options else {"chain", "tree"})
+        assert values["speedup"]["identical"] == len(PROMPTS)
+
+
 @pytest.mark.parametrize(
     ("device", "message"),
     [
@@ -511,6 +657,8 @@ def test_a_device_that_is_too_small_or_wrong(
         (["--html", "/no/such/folder/report.html"], "No file can be written"),
         (["--repeat", "0"], "--repeat"),
         (["--draft-length", "0"], "--draft-length from 1"),
+        (["--tree", "4"], "tree and draft_length cannot both be given"),
+        (["--tree", "65"], "from 1 to 64"),
     ],
 )
 def test_mistakes_end_with_exit_code_2(
@@ -664,7 +812,7 @@ def test_the_report_loads_nothing_and_is_well_formed(profiled: tuple[dict, str])
     assert f"{values['speedup']['median']:.2f}×" in parsed.text
     assert values["machine"]["processor"] in parsed.text
     plots = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    assert len(plots) == 6
+    assert len(plots) == 7
     for plot in plots:
         assert ET.fromstring(plot).findtext("title")
 
@@ -708,7 +856,7 @@ def test_one_repeat_has_no_spread(profiled: tuple[dict, str]) -> None:
     text = re.sub(r"\s+", " ", parse(page).text)
     assert "1 prompt, at most" in text and "once; plain and speculative take turns, greedy" in text
     assert "median" not in text and "speedup (" not in text
-    assert page.count("<svg") == 5
+    assert page.count("<svg") == 6
     both = re.sub(r"\s+", " ", parse(profiled[1]).text)
     assert "2 times; plain" in both and "medians of the repeats" in both and "speedup (" in both
 

@@ -85,6 +85,7 @@ class ToyTree(ToyModel):
         if self.chain < 0:
             self.chain = self.length
         assert self.length + len(tokens) <= self.max_length
+        self.passes.append(len(tokens))
         logits = []
         for token, parent in zip(tokens, parents, strict=True):
             assert self.chain - 1 <= parent < self.length

@@ -36,6 +36,7 @@ def profile(
         int, typer.Option(**opt.whole(2), help="Generate at most so many tokens.")
     ] = 128,
     draft_length: opt.DraftLength = str(DEFAULT_DRAFT_LENGTH),
+    tree: opt.Tree = None,
     repeat: Annotated[
         int,
         typer.Option(**opt.whole(1), help="Answer every prompt so often; speeds are medians."),
@@ -62,8 +63,9 @@ def profile(
     Every prompt is answered plainly and speculatively, in turn.
 
     With --device-profile the device's limits on threads, memory and contexts hold, and passes of
-    the drafter take its NPU's time. The speed of its processor is not simulated: passes of the
-    target take this machine's time.
+    the drafter take its NPU's time. Static graphs for an NPU score no trees, so that such a drafter
+    reads one path. The speed of the device's processor is not simulated: passes of the target take
+    this machine's time.
 
     \b
     Examples:
@@ -94,6 +96,7 @@ def profile(
         repeats=repeat,
         max_new_tokens=max_new_tokens,
         draft_length=length,
+        tree=tree,
         device=load_device(device_profile) if device_profile is not None else None,
     )
     if html is not None:
@@ -149,9 +152,12 @@ def _print(result: Profile) -> None:
     spread = f" ({speedup.lowest:.2f} to {speedup.highest:.2f})" if settings.repeats > 1 else ""
     console.print(
         f"speedup {speedup.median:.2f}×{spread}, "
-        f"{speedup.identical} of {count(settings.prompts, 'answer')} identical\n"
+        f"{speedup.identical} of {count(settings.prompts, 'answer')} identical"
     )
+    console.print(f"{_rounds(result.speculative)}\n")
     console.print(_latency(result))
+    console.print()
+    console.print(_passes(result))
     console.print()
     console.print(_memory(result.memory))
     console.print()
@@ -188,6 +194,18 @@ def _throughput(result: Profile) -> Table:
     return table
 
 
+def _rounds(mode: Mode) -> str:
+    """What the rounds of a mode proposed."""
+    kinds = {
+        "trees": mode.rounds_by_kind.tree,
+        "chains": mode.rounds_by_kind.chain,
+        "looked up": mode.rounds_by_kind.lookup,
+        "plain": mode.rounds_by_kind.plain,
+    }
+    shares = ", ".join(f"{n / mode.rounds:.0%} {kind}" for kind, n in kinds.items() if n)
+    return f"{count(mode.rounds, 'round')}, {mode.nodes_per_round:.2f} nodes each: {shares}"
+
+
 def _latency(result: Profile) -> Table:
     table = _table("", "count", "p50", "p95", "p99", title="latency, milliseconds")
     load = result.load
@@ -209,6 +227,25 @@ def _latency(result: Profile) -> Table:
     return table
 
 
+def _passes(result: Profile) -> Table:
+    """What passes took by their size, in columns of their kinds."""
+    drafts, target = result.speculative.draft_passes, result.target_passes
+    columns = {
+        "draft steps": [each for each in drafts if each.kind == "chain"],
+        "draft trees": [each for each in drafts if each.kind == "tree"],
+        "target chains": [each for each in target if each.kind == "chain"],
+        "target trees": [each for each in target if each.kind == "tree"],
+    }
+    table = _table("tokens", *columns, title="passes, median milliseconds (how many)")
+    cells = [{each.tokens: each for each in groups} for groups in columns.values()]
+    for tokens in sorted(set().union(*cells)):
+        found = [cell.get(tokens) for cell in cells]
+        table.add_row(
+            str(tokens), *(f"{p.p50_ms:.2f} ({p.count:,})" if p is not None else "" for p in found)
+        )
+    return table
+
+
 def _phases(mode: Mode) -> Iterator[tuple[str, Summary]]:
     """The phases that occurred, in the order in which they happen."""
     named = {
@@ -217,8 +254,6 @@ def _phases(mode: Mode) -> Iterator[tuple[str, Summary]]:
         "token": mode.token,
         "round": mode.round,
         "  draft reads the prompt": mode.draft_prompt,
-        **{f"  draft step, {count(p.tokens, 'token')}": p for p in mode.draft_passes},
-        **{f"  target pass, {count(p.tokens, 'row')}": p for p in mode.target_passes},
         "  native": mode.native,
         "  Python": mode.python,
     }

@@ -22,7 +22,9 @@ def render_html(profile: Profile) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(_TEMPLATE).render(profile=profile, plots=_plots(profile))
+    return environment.get_template(_TEMPLATE).render(
+        profile=profile, plots=_plots(profile), curves=list(_curves(profile))
+    )
 
 
 def write_html(profile: Profile, path: Path) -> None:
@@ -62,9 +64,8 @@ def _plots(profile: Profile) -> dict[str, str]:
             "where the time of a token goes",
         ),
         "latency": bars(_percentiles(modes), "ms", "percentiles of latencies"),
-        "target": lines(
-            _curve(profile.speculative, profile.plain), "rows in a pass", "ms", "target passes"
-        ),
+        "rounds": stacks({"rounds": _kinds(profile.speculative)}, "rounds", "kinds of rounds"),
+        "target": lines(_curves(profile), "rows in a pass", "ms", "target passes"),
         "memory": stacks({"resident": _parts(profile.memory)}, "MB", "parts of the memory taken"),
     }
 
@@ -76,6 +77,16 @@ def _shares(mode: Mode) -> dict[str, float]:
         "target": share.target_ms,
         "native": share.native_ms,
         "Python": share.python_ms,
+    }
+
+
+def _kinds(mode: Mode) -> dict[str, float]:
+    kinds = mode.rounds_by_kind
+    return {
+        "trees": kinds.tree,
+        "chains": kinds.chain,
+        "looked up": kinds.lookup,
+        "plain": kinds.plain,
     }
 
 
@@ -92,14 +103,14 @@ def _percentiles(modes: dict[str, Mode]) -> dict[str, dict[str, float]]:
     return rows
 
 
-def _curve(speculative: Mode, plain: Mode) -> dict[str, list[tuple[float, float]]]:
-    """Passes of one row are plain decoding's, which has far more of them."""
-    several = [each for each in speculative.target_passes if each.tokens > 1]
-    passes = [*(each for each in plain.target_passes if each.tokens == 1), *several]
-    return {
-        "p50": [(each.tokens, each.p50_ms) for each in passes],
-        "p95": [(each.tokens, each.p95_ms) for each in passes],
-    }
+def _curves(profile: Profile) -> dict[str, list[tuple[float, float]]]:
+    """p50 and p95 of the target's passes, of chains and of trees."""
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for kind, name in (("chain", "chains"), ("tree", "trees")):
+        passes = [each for each in profile.target_passes if each.kind == kind]
+        curves[f"{name}, p50"] = [(each.tokens, each.p50_ms) for each in passes]
+        curves[f"{name}, p95"] = [(each.tokens, each.p95_ms) for each in passes]
+    return {name: points for name, points in curves.items() if points}
 
 
 def _parts(memory: Memory) -> dict[str, float]:

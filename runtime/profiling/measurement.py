@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
 from omnidraft.runtime.options import GenerationOptions
 from omnidraft.runtime.profiling.energy import EnergyMeter
-from omnidraft.runtime.profiling.recording import RecordedModel
-from omnidraft.runtime.profiling.report import Mode, TimePerToken
-from omnidraft.runtime.profiling.summary import summarize, summarize_passes
+from omnidraft.runtime.profiling.recording import Pass, RecordedModel
+from omnidraft.runtime.profiling.report import Mode, RoundKind, Rounds, TimePerToken
+from omnidraft.runtime.profiling.summary import PassKind, summarize, summarize_passes
 from omnidraft.runtime.session import Prompt, Session
 from omnidraft.runtime.statistics import Statistics
 
@@ -43,9 +44,11 @@ class Measurement:
     round: list[float] = field(default_factory=list)
     native: list[float] = field(default_factory=list)
     python: list[float] = field(default_factory=list)
-    target_passes: list[tuple[int, float]] = field(default_factory=list)
+    kinds: Counter[RoundKind] = field(default_factory=Counter)
+    """Rounds of each kind."""
+    target_passes: list[tuple[PassKind, int, float]] = field(default_factory=list)
     draft_prompt: list[float] = field(default_factory=list)
-    draft_passes: list[tuple[int, float]] = field(default_factory=list)
+    draft_passes: list[tuple[PassKind, int, float]] = field(default_factory=list)
 
     def begin_repeat(self) -> None:
         """Count the answers to come as a new repeat."""
@@ -129,14 +132,16 @@ class Measurement:
             self.python.append(whole - models - native)
             self.token += [whole / now.tokens] * now.tokens
             before = now
-        self.target_passes += [
-            (each.tokens, each.seconds)
+        scored = [
+            each
             for each in target.passes
             if each.context >= stats.prompt_tokens - 1  # else it read the prompt
         ]
+        self.kinds.update(round_kinds(scored, drafter.passes))
+        self.target_passes += [(each.kind, each.tokens, each.seconds) for each in scored]
         for each in drafter.passes:
             if each.context:
-                self.draft_passes.append((each.tokens, each.seconds))
+                self.draft_passes.append((each.kind, each.tokens, each.seconds))
             else:
                 self.draft_prompt.append(each.seconds)
 
@@ -148,6 +153,8 @@ class Measurement:
         return Mode(
             tokens=sums.target_tokens,
             rounds=sums.rounds,
+            rounds_by_kind=Rounds.model_validate(dict(self.kinds)),
+            nodes_per_round=sum(n - 1 for _, n, _ in self.target_passes) / sums.rounds,
             tokens_per_second=statistics.median(speeds),
             tokens_per_second_of_repeats=speeds,
             block_efficiency=sums.block_efficiency,
@@ -171,3 +178,22 @@ class Measurement:
             draft_prompt=summarize(self.draft_prompt),
             draft_passes=summarize_passes(self.draft_passes),
         )
+
+
+def round_kinds(scored: Sequence[Pass], drafted: Sequence[Pass]) -> Iterator[RoundKind]:
+    """The kind of each round, by its pass of the target and the drafter's passes before that.
+
+    Args:
+        scored: the target's passes, one a round, in order.
+        drafted: the drafter's, in order.
+    """
+    left = iter(drafted)
+    ahead = next(left, None)
+    for each in scored:
+        ran = False
+        while ahead is not None and ahead.began < each.began:
+            ran, ahead = True, next(left, None)
+        if each.tokens == 1:
+            yield "plain"
+        else:
+            yield each.kind if ran else "lookup"

@@ -68,7 +68,7 @@ class Request:
         prompts: answered plainly and speculatively in every repeat.
         repeats: each starts with an empty n-gram cache.
         max_new_tokens: of an answer.
-        draft_length: see ``GenerationOptions``.
+        draft_length, tree: see ``GenerationOptions``.
         device: to simulate.
     """
 
@@ -80,6 +80,7 @@ class Request:
     repeats: int = 3
     max_new_tokens: int = 128
     draft_length: DraftLength = DEFAULT_DRAFT_LENGTH
+    tree: int | None = None
     device: DeviceProfile | None = None
 
 
@@ -96,17 +97,20 @@ def profile(
 
     Raises:
         ModelNotFoundError, DamagedFileError, MissingDependencyError: see ``load_model``.
+        OptionError: draft length and tree do not go together, or the target scores no trees.
         MemoryCapError: the device's memory does not suffice.
         ContextOverflowError: no prompt fits the target's context, or the device's. One that does
             not is left out, with a warning.
     """
+    options = GenerationOptions(
+        max_new_tokens=request.max_new_tokens,
+        draft_length=request.draft_length,
+        tree=request.tree,
+    )
     loaded, session = _load(request, progress)
     request = replace(request, prompts=fitting(session, request.prompts))
-    options = GenerationOptions(
-        max_new_tokens=request.max_new_tokens, draft_length=request.draft_length
-    )
     plain, speculative = Measurement(), Measurement()
-    ways = ((plain, replace(options, draft_length=0)), (speculative, options))
+    ways = ((plain, replace(options, draft_length=0, tree=None)), (speculative, options))
     meter = open_meter()
     parted: set[int] = set()
     for repeat in range(request.repeats):
@@ -158,6 +162,7 @@ def _profile(
             target_threads=loaded.target.threads,
             drafter_threads=loaded.drafter.threads,
             draft_length=request.draft_length,
+            tree=request.tree,
             quantization=request.quantization,
         ),
         simulation=_simulation(request.device, speculative),

@@ -16,7 +16,8 @@ from omnidraft.runtime.profiling.energy import Source
 from omnidraft.runtime.profiling.machine import Machine
 from omnidraft.runtime.profiling.summary import PassSummary, Summary
 
-SCHEMA_VERSION = 1
+RoundKind = Literal["plain", "chain", "tree", "lookup"]
+"""See ``Rounds``."""
 
 
 class _Part(BaseModel):
@@ -33,6 +34,8 @@ class Settings(_Part):
     drafter_threads: int
     draft_length: int | Literal["auto"]
     """Draft tokens a round, at most; auto: as many as pay for themselves."""
+    tree: int | None
+    """Nodes that each round proposed as a tree, if that was asked for."""
     quantization: str
     """Asked for; a model that is ready as it is keeps its own."""
 
@@ -57,6 +60,19 @@ class TimePerToken(_Part):
     """The rest: the loop, translation, detokenization."""
 
 
+class Rounds(_Part):
+    """How many rounds proposed what."""
+
+    plain: int = 0
+    """Nothing: the target took one token."""
+    chain: int = 0
+    """Drafted tokens in a row."""
+    tree: int = 0
+    """A tree of drafted tokens that branches."""
+    lookup: int = 0
+    """Tokens found in the text before; the drafter did not run."""
+
+
 class Mode(_Part):
     """Plain or speculative decoding. The prompt's share is in ``prompt`` and ``first_token`` only.
 
@@ -66,6 +82,9 @@ class Mode(_Part):
 
     tokens: int
     rounds: int
+    rounds_by_kind: Rounds
+    nodes_per_round: float
+    """Proposed target tokens that a round scored, of a tree all its nodes."""
     tokens_per_second: float
     """Median over repeats, each all tokens ÷ all seconds."""
     tokens_per_second_of_repeats: list[float]
@@ -84,11 +103,12 @@ class Mode(_Part):
     native: Summary | None
     python: Summary | None
     target_passes: list[PassSummary]
-    """After the prompt, by the number of rows scored at once."""
+    """After the prompt, chains and trees, by the number of rows scored at once."""
     draft_prompt: Summary | None
     """The drafter reads a whole context: the prompt, or what it keeps when its context is full."""
     draft_passes: list[PassSummary]
-    """The others, by the number of draft tokens read at once; a round's first pass catches up."""
+    """The others, by the number of draft tokens read at once; a round's first pass catches up, and
+    those of kind "tree" are layers of one."""
 
 
 class Speedup(_Part):
@@ -161,7 +181,7 @@ class Simulation(_Part):
 class Profile(_Part):
     """Everything that was measured."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     created: datetime
     target: str
     drafter: str
@@ -175,3 +195,9 @@ class Profile(_Part):
     speedup: Speedup
     memory: Memory
     energy: Energy
+
+    @property
+    def target_passes(self) -> list[PassSummary]:
+        """Of both modes: passes over one token are plain decoding's, which has far more of them."""
+        one = [each for each in self.plain.target_passes if each.tokens == 1]
+        return one + [each for each in self.speculative.target_passes if each.tokens > 1]

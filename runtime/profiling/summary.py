@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
+
+PassKind = Literal["chain", "tree"]
+"""Tokens in a row, or nodes that have other nodes beside them."""
 
 
 class Summary(BaseModel):
@@ -24,9 +27,11 @@ class Summary(BaseModel):
 
 
 class PassSummary(Summary):
-    """Of the passes over one number of tokens."""
+    """Of the passes of one kind over one number of tokens."""
 
+    kind: PassKind
     tokens: int
+    """In a row, or nodes of a tree."""
 
 
 def summarize(seconds: Sequence[float]) -> Summary | None:
@@ -34,12 +39,15 @@ def summarize(seconds: Sequence[float]) -> Summary | None:
     return Summary(**_figures(seconds)) if seconds else None
 
 
-def summarize_passes(passes: Iterable[tuple[int, float]]) -> list[PassSummary]:
-    """The figures of passes, given as (tokens, seconds), for each number of tokens, ascending."""
-    groups: dict[int, list[float]] = {}
-    for tokens, seconds in passes:
-        groups.setdefault(tokens, []).append(seconds)
-    return [PassSummary(tokens=n, **_figures(groups[n])) for n in sorted(groups)]
+def summarize_passes(passes: Iterable[tuple[PassKind, int, float]]) -> list[PassSummary]:
+    """The figures of passes, given as (kind, tokens, seconds): chains first, shorter ones first."""
+    groups: dict[tuple[PassKind, int], list[float]] = {}
+    for kind, tokens, seconds in passes:
+        groups.setdefault((kind, tokens), []).append(seconds)
+    return [
+        PassSummary(kind=kind, tokens=tokens, **_figures(groups[kind, tokens]))
+        for kind, tokens in sorted(groups)
+    ]
 
 
 def _figures(seconds: Sequence[float]) -> dict[str, Any]:
