@@ -207,8 +207,12 @@ void sum_halves(const std::int8_t* levels, std::size_t count, float* halves) {
 const std::vector<BlockKernel>& block_kernels() {
   static const std::vector<BlockKernel> kKernels = [] {
     std::vector<BlockKernel> kernels;
-#if defined(__x86_64__) || defined(__aarch64__)
-    add_fast_kernels(kernels);
+#if defined(__x86_64__)
+    add_avx512(kernels);
+    add_avx_vnni(kernels);
+    add_avx2(kernels);
+#elif defined(__aarch64__)
+    add_dotprod(kernels);
 #endif
     kernels.push_back({"portable", multiply_anywhere});
     return kernels;

@@ -2,21 +2,12 @@
 
 #include <arm_neon.h>
 
-#include <cstring>
-
 #include "arm_features.h"
 #include "block_linear_kernels.h"
+#include "loads.h"
 
 namespace omnidraft {
 namespace {
-
-void prefetch(const std::uint8_t* at) {
-  // As a number: the place may lie behind the weights.
-  const auto ahead = reinterpret_cast<std::uintptr_t>(at) + 2048;
-  __builtin_prefetch(reinterpret_cast<const void*>(ahead));
-}
-
-namespace dotprod {
 
 #define OMNIDRAFT_TARGET __attribute__((target("arch=armv8.2-a+dotprod")))
 
@@ -32,9 +23,8 @@ OMNIDRAFT_TARGET inline Codes load_codes(const std::uint8_t* at) { return vld1q_
 OMNIDRAFT_TARGET inline Codes lower(Codes codes) { return vandq_u8(codes, vdupq_n_u8(15)); }
 OMNIDRAFT_TARGET inline Codes upper(Codes codes) { return vshrq_n_u8(codes, 4); }
 OMNIDRAFT_TARGET inline Products dot(Products products, Codes codes, const std::int8_t* levels) {
-  std::int32_t four = 0;
-  std::memcpy(&four, levels, sizeof four);
-  return vdotq_s32(products, vreinterpretq_s8_u8(codes), vreinterpretq_s8_s32(vdupq_n_s32(four)));
+  return vdotq_s32(products, vreinterpretq_s8_u8(codes),
+                   vreinterpretq_s8_s32(vdupq_n_s32(four(levels))));
 }
 OMNIDRAFT_TARGET inline Floats floats_of(Products products) { return vcvtq_f32_s32(products); }
 constexpr int kByteZero = 0;
@@ -45,9 +35,8 @@ OMNIDRAFT_TARGET inline Products dot_bytes(Products products, Codes codes,
 }
 OMNIDRAFT_TARGET inline Floats floats_of_bytes(Products products) { return floats_of(products); }
 OMNIDRAFT_TARGET inline Floats floats_of_integers(const std::uint8_t* at) {
-  std::uint64_t four = 0;
-  std::memcpy(&four, at, 4);
-  return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(four)))));
+  const int8x8_t integers = vcreate_s8(static_cast<std::uint32_t>(four(at)));
+  return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(integers))));
 }
 OMNIDRAFT_TARGET inline Floats floats_of_halves(const std::uint8_t* at) {
   return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(at)));
@@ -60,14 +49,11 @@ OMNIDRAFT_TARGET inline void store_floats(Floats floats, float* to) { vst1q_f32(
 
 #include "block_linear_rows.h"
 
-#undef OMNIDRAFT_TARGET
-
-}  // namespace dotprod
 }  // namespace
 
-void add_fast_kernels(std::vector<BlockKernel>& kernels) {
+void add_dotprod(std::vector<BlockKernel>& kernels) {
   if (has_dot_products()) {
-    kernels.push_back({"dotprod", dotprod::multiply_panels});
+    kernels.push_back({"dotprod", multiply_panels});
   }
 }
 

@@ -7,8 +7,11 @@
 
 namespace omnidraft {
 
-// Appends the kernels for this processor's instructions that it can run, the fastest first.
-void add_fast_kernels(std::vector<BlockKernel>& kernels);
+// Each appends its kernel where this processor has the instructions.
+void add_avx512(std::vector<BlockKernel>& kernels);
+void add_avx_vnni(std::vector<BlockKernel>& kernels);
+void add_avx2(std::vector<BlockKernel>& kernels);
+void add_dotprod(std::vector<BlockKernel>& kernels);
 
 // Function<F>::call(linear, arguments...) for the linear's form F.
 template <template <BlockForm> class Function, typename... Arguments>

@@ -2,19 +2,12 @@
 
 #include <arm_neon.h>
 
-#include <cstring>
-
 #include "arm_features.h"
 #include "linear_kernels.h"
+#include "loads.h"
 
 namespace omnidraft {
 namespace {
-
-void prefetch(const std::int8_t* at) {
-  // As a number: the place may lie behind the weights.
-  const auto ahead = reinterpret_cast<std::uintptr_t>(at) + 2048;
-  __builtin_prefetch(reinterpret_cast<const void*>(ahead));
-}
 
 namespace dotprod {
 
@@ -32,9 +25,8 @@ using Products = int32x4_t;
 OMNIDRAFT_TARGET inline Products zero_products() { return vdupq_n_s32(0); }
 OMNIDRAFT_TARGET inline Weights load_weights(const std::int8_t* at) { return vld1q_s8(at); }
 OMNIDRAFT_TARGET inline Levels load_levels(const std::uint8_t* at) {
-  std::uint32_t four = 0;
-  std::memcpy(&four, at, sizeof four);
-  return vreinterpretq_s8_u32(vdupq_n_u32(four ^ 0x80808080U));
+  constexpr auto kMiddle = static_cast<std::int32_t>(0x80808080U);
+  return vreinterpretq_s8_s32(vdupq_n_s32(four(at) ^ kMiddle));
 }
 OMNIDRAFT_TARGET inline Products dot(Products products, Weights weights, Levels levels) {
   return vdotq_s32(products, weights, levels);

@@ -2,26 +2,12 @@
 
 #include <immintrin.h>
 
-#include <cstring>
-
 #include "linear_kernels.h"
+#include "loads.h"
 #include "x86_features.h"
 
 namespace omnidraft {
 namespace {
-
-void prefetch(const std::int8_t* at) {
-  // Weights come from far away, and the hardware's own prefetching ends with each page. As a
-  // number: the place may lie behind the weights.
-  const auto ahead = reinterpret_cast<std::uintptr_t>(at) + 4096;
-  _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);
-}
-
-int four(const std::uint8_t* levels) {
-  int value = 0;
-  std::memcpy(&value, levels, sizeof value);
-  return value;
-}
 
 namespace avx512 {
 
