@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -173,7 +173,7 @@ class Session:
         *,
         cancelled: threading.Event | None = None,
         begun: Callable[[SpeculativeDecoder], object] = lambda decoder: None,
-    ) -> Iterator[Piece]:
+    ) -> Generator[Piece, None, None]:
         """Yield the answer as it comes; ``last`` then holds statistics and the finish reason.
 
         The joined texts are the answer; special tokens have none. The models are in use from the

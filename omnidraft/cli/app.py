@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import sys
 import warnings
 from typing import Annotated
@@ -16,6 +15,7 @@ from omnidraft import __version__
 from omnidraft.cli.adapt import adapt
 from omnidraft.cli.adapters import adapters_app
 from omnidraft.cli.bench import bench
+from omnidraft.cli.chat import chat
 from omnidraft.cli.doctor import doctor
 from omnidraft.cli.export import export
 from omnidraft.cli.generate import generate
@@ -23,7 +23,7 @@ from omnidraft.cli.help import Command
 from omnidraft.cli.inspect import inspect
 from omnidraft.cli.interruption import Interrupted, raise_on_signals
 from omnidraft.cli.models import models_app
-from omnidraft.cli.output import discard, errors
+from omnidraft.cli.output import discard, errors, print_error, with_options
 from omnidraft.cli.profile import profile
 from omnidraft.runtime.errors import OmniDraftError
 
@@ -63,7 +63,7 @@ def omnidraft(
     pass
 
 
-for command in (generate, bench, adapt, profile, export, inspect, doctor):
+for command in (generate, chat, bench, adapt, profile, export, inspect, doctor):
     app.command(cls=Command)(command)
 app.add_typer(models_app, name="models")
 app.add_typer(adapters_app, name="adapters")
@@ -72,12 +72,12 @@ app.add_typer(adapters_app, name="adapters")
 def main() -> None:
     """Run the command. What a user can mend ends with a message and exit code 2."""
     warnings.showwarning = lambda message, *_, **__: errors.print(
-        Text(f"warning: {_with_options(str(message))}", "yellow"), soft_wrap=True
+        Text(f"warning: {with_options(str(message))}", "yellow"), soft_wrap=True
     )
     raise_on_signals()
     _fill_closed_descriptors()
     if sys.stdout is None:
-        _say("stdout is closed: there is nowhere to print to")
+        print_error("stdout is closed: there is nowhere to print to")
         sys.exit(2)
     for stream in (sys.stdout, sys.stderr):
         # A character that the terminal's encoding lacks is no reason to end an answer.
@@ -86,7 +86,7 @@ def main() -> None:
     try:
         _run()
     except OmniDraftError as error:
-        _say(str(error))
+        print_error(str(error))
         sys.exit(2)
     except Interrupted as interruption:
         errors.print("\ninterrupted")
@@ -96,11 +96,11 @@ def main() -> None:
         discard(sys.stdout)
         sys.exit(141)
     except MemoryError:
-        _say("there is not enough memory. End other programs.")
+        print_error("there is not enough memory. End other programs.")
         sys.exit(2)
     except OSError as error:
         # No permission, a name that is too long, nowhere to print to.
-        _say(_in_words(error))
+        print_error(_in_words(error))
         discard(sys.stdout)
         sys.exit(2)
 
@@ -113,17 +113,6 @@ def _run() -> None:
             raise end.__context__ from None  # of which Typer makes exit code 1
         sys.stdout.flush()  # at exit it could not be told that this fails
         raise
-
-
-def _say(error: str) -> None:
-    errors.print(Text(f"error: {_with_options(error)}", "red"), soft_wrap=True)
-
-
-def _with_options(message: str) -> str:
-    """A message of the runtime, which names arguments of Python: raw=True is --raw here."""
-    return re.sub(r"\b(context|drafter|engine|raw)=(?:…|True\b)", r"--\1", message).replace(
-        'quantization="4bit"', "--quantization 4bit"
-    )
 
 
 def _in_words(error: OSError) -> str:

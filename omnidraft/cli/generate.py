@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import io
-import sys
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
-from omnidraft import GenerationOptions, Origin, Session
+from omnidraft import GenerationOptions, Session
 from omnidraft.cli import options as opt
-from omnidraft.cli.loading import generation_options, open_session
-from omnidraft.cli.output import count, errors, print_json, stdout
+from omnidraft.cli.loading import generation_options, keep_what_was_learned, open_session
+from omnidraft.cli.output import errors, print_json, stdout
 from omnidraft.cli.prompt import read_conversation, read_prompt
+from omnidraft.cli.streaming import figures, print_answer
 from omnidraft.runtime.answer import Answer
-from omnidraft.runtime.engines.model import LimitedContext
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION
 from omnidraft.runtime.options import (
@@ -28,14 +24,6 @@ from omnidraft.runtime.options import (
     sampling_parameters,
 )
 from omnidraft.runtime.session import Prompt
-
-_STYLES = {
-    Origin.DIRECT: "green",
-    Origin.MERGED: "cyan",
-    Origin.CORRECTED: "yellow",
-    Origin.FREE: "default",
-    Origin.LOOKUP: "magenta",
-}
 
 
 def generate(
@@ -56,10 +44,7 @@ def generate(
             metavar="FILE", help="A text file that is the prompt; - is stdin.", show_default=False
         ),
     ] = None,
-    system: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="What the model is told first.", show_default=False),
-    ] = None,
+    system: opt.System = None,
     messages: Annotated[
         Path | None,
         typer.Option(
@@ -80,9 +65,7 @@ def generate(
     draft_length: opt.DraftLength = str(DEFAULT_DRAFT_LENGTH),
     draft_confidence: opt.DraftConfidence = DEFAULT_DRAFT_CONFIDENCE,
     tree: opt.Tree = None,
-    no_draft: Annotated[
-        bool, typer.Option("--no-draft", help="Plain decoding; options of drafting do nothing.")
-    ] = False,
+    no_draft: opt.NoDraft = False,
     verification: opt.Verification = "exact",
     stop: opt.Stop = [],  # noqa: B006  Typer makes a list of its own for each call.
     raw: opt.Raw = False,
@@ -99,9 +82,7 @@ def generate(
     threads: opt.Threads = None,
     context: opt.Context = None,
     adapter: opt.AdapterName = None,
-    learn: Annotated[
-        bool, typer.Option("--learn", help="Go on learning, and keep it in the adapter.")
-    ] = False,
+    learn: opt.Learn = False,
     as_json: opt.AsJson = False,
 ) -> None:
     """Answer one prompt, streaming the text.
@@ -158,53 +139,13 @@ def generate(
         print_json(_answer_as_dict(answer))
     else:
         _stream(session, asked, options)
-    try:
-        session.save()
-    except OmniDraftError as error:
-        if learn:
-            raise
-        warnings.warn(str(error), stacklevel=1)  # the answer is there
+    keep_what_was_learned(session, learn)
 
 
 def _stream(session: Session, prompt: Prompt, options: GenerationOptions) -> None:
-    console = stdout(soft_wrap=True)
-    coloured = console.is_terminal
-    if not coloured and isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # the model's text, byte for byte
-    begun = False
-    try:
-        for piece in session.stream(prompt, options):
-            begun = True
-            if coloured:
-                console.print(Text(piece.text, _STYLES[piece.origin]), end="")
-            else:
-                print(piece.text, end="", flush=True)
-    finally:
-        if begun:
-            print(flush=True)
-    last = session.last
-    if last is not None and last.finish_reason == "length":
-        errors.print(_cut(session, options), style="dim", soft_wrap=True)
-    if last is not None and coloured:
-        stats = last.statistics
-        errors.print(
-            f"{count(stats.target_tokens, 'token')}, {stats.tokens_per_second:.1f} a second, "
-            f"{stats.block_efficiency:.2f} a round, {stats.acceptance_rate:.0%} accepted, "
-            f"{stats.ngram_accepted} of {count(stats.ngram_hits, 'n-gram')} accepted",
-            style="dim",
-        )
-
-
-def _cut(session: Session, options: GenerationOptions) -> str:
-    """Why an answer that did not end was cut."""
-    assert session.last is not None
-    tokens, model = session.last.statistics.target_tokens, session.target.model
-    words = count(tokens, "token")
-    if tokens >= options.max_new_tokens:
-        return f"The answer was cut after {words}; --max-new-tokens allows more."
-    text = f"The answer was cut after {words}: the context of {model.max_length} is full"
-    own = model.own_length if isinstance(model, LimitedContext) else model.max_length
-    return f"{text}; --context allows more." if own > model.max_length else f"{text}."
+    print_answer(session, prompt, options)
+    if session.last is not None and stdout().is_terminal:
+        errors.print(figures(session.last.statistics), style="dim")
 
 
 def _answer_as_dict(answer: Answer) -> dict[str, Any]:

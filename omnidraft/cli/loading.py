@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 from omnidraft import GenerationOptions, SamplingParameters, Session, Verification
@@ -75,6 +76,24 @@ def open_session(
         ngram_folder=default_ngram_folder() if keep_ngrams else None,
         adapter=choice,
     )
+
+
+def keep_what_was_learned(session: Session, learn: bool) -> None:
+    """Keep the n-gram cache and measured costs, or the adapter, for the next session.
+
+    Raises:
+        OmniDraftError: they cannot be written, and learning was asked for. Otherwise that is a
+            warning: the answers are there.
+    """
+    try:
+        if session.learner:
+            session.close()
+        else:
+            session.save()
+    except OmniDraftError as error:
+        if learn:
+            raise
+        warnings.warn(str(error), stacklevel=1)
 
 
 def generation_options(

@@ -80,6 +80,10 @@ Drafter = Annotated[
         help="The drafter: a name, folder, file or id as for --target; 'default' is built in.",
     ),
 ]
+System = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="What the model is told first.", show_default=False),
+]
 MaxNewTokens = Annotated[int, typer.Option(**whole(1), help="Generate at most so many tokens.")]
 Temperature = Annotated[float, typer.Option(**number(), help="0 is greedy decoding.")]
 TopK = Annotated[
@@ -117,6 +121,9 @@ DraftConfidence = Annotated[
         **number(0, 1),
         help="End a draft of fixed length early when it is less likely than this; 0: never.",
     ),
+]
+NoDraft = Annotated[
+    bool, typer.Option("--no-draft", help="Plain decoding; options of drafting do nothing.")
 ]
 VerificationName = Literal["exact", "paper"]
 Verification = Annotated[
@@ -176,3 +183,4 @@ AdapterName = Annotated[
         metavar="NAME", help="Draft with what this adapter has learned.", show_default=False
     ),
 ]
+Learn = Annotated[bool, typer.Option("--learn", help="Go on learning, and keep it in the adapter.")]

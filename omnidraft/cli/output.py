@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 
 def discard(stream: TextIO) -> None:
@@ -31,6 +33,18 @@ class _Errors(Console):
 
 # Names, paths and texts are printed as they are: nothing in them is markup.
 errors = _Errors(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def print_error(message: str) -> None:
+    errors.print(Text(f"error: {with_options(message)}", "red"), soft_wrap=True)
+
+
+def with_options(message: str) -> str:
+    """A message of the runtime, which names arguments of Python: raw=True is --raw here."""
+    return re.sub(r"\b(context|drafter|engine|raw)=(?:…|True\b)", r"--\1", message).replace(
+        'quantization="4bit"', "--quantization 4bit"
+    )
+
 
 # Columns where nobody watches: wide enough that no table folds its names.
 _WIDE = 200

@@ -12,7 +12,7 @@ from omnidraft.runtime import bench
 from omnidraft.runtime.bench import Prompt as Entry
 from omnidraft.runtime.errors import OptionError
 from omnidraft.runtime.session import Prompt
-from omnidraft.runtime.text.chat import checked_messages
+from omnidraft.runtime.text.chat import Message, checked_messages
 
 _WAYS = 'as an argument ("Why is the sky blue?"), with --prompt-file FILE, or through a pipe'
 
@@ -36,6 +36,15 @@ def read_conversation(prompt: Callable[[], str], system: str | None, file: Path 
             "--system goes with a prompt. In a file of --messages the first message may be "
             '{"role": "system", "content": "Be brief."}'
         )
+    return read_messages(file)
+
+
+def read_messages(file: Path) -> list[Message]:
+    """The messages of a file; ``-`` stands for stdin.
+
+    Raises:
+        OptionError: it cannot be read, or see ``checked_messages``.
+    """
     text = _stdin("Type the messages") if str(file) == "-" else _of_file(file, "the messages")
     try:
         value = json.loads(text)

@@ -138,6 +138,8 @@ class Learner:
                 states=model if head is not None and isinstance(model, HiddenStates) else None,
             )
             self.head = self.trainer.proven_head
+        self.paused = False
+        """Answers change no weights while it is set."""
         self._saved = self._changes()
         self._answered = False
 
@@ -173,6 +175,9 @@ class Learner:
             OmniDraftError: see ``save``.
         """
         if self.trainer is None or self.buffer is None:
+            return
+        if self.paused:
+            self.abandon()
             return
         self.trainer.resume()
         self.trainer.add(self.buffer.end_prompt())

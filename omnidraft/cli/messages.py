@@ -1,0 +1,122 @@
+"""What a person types in ``omnidraft chat``, message by message: in a terminal, or line by line."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from omnidraft.cli.interruption import Interrupted
+from omnidraft.cli.output import errors
+from omnidraft.runtime.errors import OptionError
+
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+MessageReader = Callable[[bool], str | None]
+"""Gives the next message, and None at the end. It is told whether Ctrl-C stopped the last answer:
+one more then leaves."""
+
+
+def message_reader() -> MessageReader:
+    """Of the terminal that stdin is, or of the lines that it holds.
+
+    Raises:
+        OptionError: stdin is closed.
+    """
+    if sys.stdin is None:
+        raise OptionError("stdin is closed: there is nothing to read from it")
+    return _Terminal() if sys.stdin.isatty() else _lines()
+
+
+def _lines() -> MessageReader:
+    """A line is a message; one that ends with a backslash goes on in the next."""
+    number = 0
+
+    def line() -> str | None:
+        nonlocal number
+        number += 1
+        data = sys.stdin.buffer.readline()
+        try:
+            text = data.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise OptionError(
+                f"stdin, line {number} is not valid UTF-8: byte {error.start} is "
+                f"0x{data[error.start]:02x}. Convert it first, for example with iconv -t UTF-8"
+            ) from error
+        return text.removesuffix("\n").removesuffix("\r") if data else None
+
+    def read(stopped: bool) -> str | None:
+        message = text = line()
+        while message is not None and text is not None and text.endswith("\\"):
+            text = line()
+            message = message[:-1] + "\n" + (text or "")
+        return message
+
+    return read
+
+
+class _Terminal:
+    """Lines with a history, which is kept nowhere else, and more lines where they are wanted.
+
+    Its prompts go to stderr: stdout is for answers alone.
+    """
+
+    def __init__(self) -> None:
+        # Imported here: it takes time, and only a terminal needs it.
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.output import create_output
+
+        self._session: PromptSession[str] = PromptSession(
+            "> ",
+            prompt_continuation="  ",
+            multiline=True,
+            key_bindings=_keys(),
+            output=create_output(stdout=sys.stderr),
+        )
+
+    def __call__(self, stopped: bool) -> str | None:
+        while True:
+            try:
+                # Its own handler of signals would forget ours.
+                return self._session.prompt(handle_sigint=False)
+            except EOFError:
+                return None
+            except KeyboardInterrupt:
+                if stopped:
+                    raise Interrupted(signal.SIGINT) from None
+            stopped = True
+            errors.print("Ctrl-C again leaves; so does Ctrl-D.", style="dim")
+
+
+def _keys() -> KeyBindings:
+    from prompt_toolkit.enums import DEFAULT_BUFFER
+    from prompt_toolkit.filters import has_focus
+    from prompt_toolkit.key_binding import KeyBindings
+
+    keys = KeyBindings()
+    typing = has_focus(DEFAULT_BUFFER)  # not while the history is searched
+
+    @keys.add("enter", filter=typing)
+    def _(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if buffer.document.is_cursor_at_the_end and buffer.text.endswith("\\"):
+            buffer.delete_before_cursor()
+            buffer.newline(copy_margin=False)
+        else:
+            buffer.validate_and_handle()
+
+    @keys.add("escape", "enter", filter=typing)
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.newline(copy_margin=False)
+
+    @keys.add("c-c", filter=typing)
+    def _(event: KeyPressEvent) -> None:
+        if event.current_buffer.text:
+            event.current_buffer.reset()
+        else:
+            event.app.exit(exception=KeyboardInterrupt, style="class:aborting")
+
+    return keys
