@@ -40,15 +40,26 @@ def run(*arguments: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
-def test_the_first_program(tmp_path: Path, models: tuple[Path, Path]) -> None:
-    text = programs()[0]
+def run_program(number: int, models: tuple[Path, Path], cwd: Path) -> str:
+    """What a program says that loads by a name, here with tiny models."""
+    text = programs()[number]
     opened = 'omnidraft.load("smollm2-135m")'
     assert opened in text
     target, drafter = (str(path) for path in models)
-    (tmp_path / "first.py").write_text(
+    (cwd / "program.py").write_text(
         text.replace(opened, f"omnidraft.load({target!r}, {drafter!r})")
     )
-    assert re.search(r"^(stop|length) \d+ \d", run("first.py", cwd=tmp_path), re.M)
+    return run("program.py", cwd=cwd)
+
+
+def test_the_first_program(tmp_path: Path, models: tuple[Path, Path]) -> None:
+    assert re.search(r"^(stop|length) \d+ \d", run_program(0, models, tmp_path), re.M)
+
+
+def test_the_conversation(tmp_path: Path, models: tuple[Path, Path]) -> None:
+    said = run_program(1, models, tmp_path)
+    first, second = re.findall(r"^(\d+) of (\d+) tokens were kept$", said, re.M)
+    assert first[0] == "0" and int(second[0]) > int(first[1]) - 3
 
 
 def test_the_program_that_embeds_it(tmp_path: Path, models: tuple[Path, Path]) -> None:

@@ -111,7 +111,7 @@ def chat(
     talk = _Talk(conversation)
     try:
         talk.begin()
-        while (text := read(conversation.stopped)) is not None:
+        while (text := read(talk.stopped)) is not None:
             if text.strip() and not talk.take(text):
                 break
     finally:
@@ -124,6 +124,8 @@ class _Talk:
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
         self._watched = sys.stdin.isatty()
+        self.stopped = False
+        """Whether the answer that was made last, and just now, was stopped."""
 
     def begin(self) -> None:
         """Say what to do, and answer what is open in a conversation that goes on."""
@@ -140,6 +142,7 @@ class _Talk:
         Raises:
             OmniDraftError: it cannot be done; where somebody watches that is only said.
         """
+        self.stopped = False
         try:
             if not text.startswith("/"):
                 self._answer(lambda: self._conversation.ask(text))
@@ -161,7 +164,8 @@ class _Talk:
 
     def _answer(self, answer: Callable[[], None]) -> None:
         answer()
-        if self._conversation.stopped:
+        self.stopped = self._conversation.stopped
+        if self.stopped:
             self._say("Stopped. /retry answers again, /undo takes the message back.")
 
     def _system(self, text: str) -> None:

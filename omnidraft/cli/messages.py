@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from omnidraft.cli.interruption import Interrupted
@@ -80,8 +81,8 @@ class _Terminal:
     def __call__(self, stopped: bool) -> str | None:
         while True:
             try:
-                # Its own handler of signals would forget ours.
-                return self._session.prompt(handle_sigint=False)
+                with _signals_of_the_loop() as watch:
+                    return self._session.prompt(pre_run=watch, handle_sigint=False)
             except EOFError:
                 return None
             except KeyboardInterrupt:
@@ -89,6 +90,39 @@ class _Terminal:
                     raise Interrupted(signal.SIGINT) from None
             stopped = True
             errors.print("Ctrl-C again leaves; so does Ctrl-D.", style="dim")
+
+
+@contextmanager
+def _signals_of_the_loop() -> Iterator[Callable[[], None]]:
+    """Raise ``Interrupted`` when the prompt has ended; an event loop may swallow what it is handed.
+
+    Gives what is to be called when the loop of the prompt runs.
+    """
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    came: list[int] = []
+
+    def watch() -> None:
+        import asyncio
+
+        from prompt_toolkit.application import get_app
+
+        app = get_app()
+
+        def end(number: int) -> None:
+            came.append(number)
+            if app.future is not None and not app.future.done():
+                app.exit(result="", style="class:aborting")
+
+        for number in handlers:
+            asyncio.get_running_loop().add_signal_handler(number, end, number)
+
+    try:
+        yield watch
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if came:
+            raise Interrupted(came[0])
 
 
 def _keys() -> KeyBindings:
