@@ -201,6 +201,22 @@ def test_mistakes_are_told(world: dict[str, str], lines: list[str], message: str
     assert f"error: {message}" in done.stderr
 
 
+def test_only_answers_go_to_a_file_from_a_terminal(world: dict[str, str], tmp_path: Path) -> None:
+    with (
+        (tmp_path / "out").open("wb") as out,
+        terminal(world, "--max-new-tokens", "4", stdout=out.fileno()) as shown,
+    ):
+        shown.asks()
+        shown.type("Why?\r")
+        shown.asks()
+        shown.type(f"/save {tmp_path}/a\r")
+        shown.asks()
+        shown.type("\x04")
+        assert shown.exit_code() == 0
+    answer = saved(tmp_path / "a")[1]["content"]
+    assert (tmp_path / "out").read_bytes().decode() == f"{answer}\n"
+
+
 def test_text_that_is_no_utf8_is_told(world: dict[str, str]) -> None:
     done = subprocess.run(
         command(world), input=b"Why?\nW\xff\n", capture_output=True, env=environment(world)
@@ -293,16 +309,23 @@ class Terminal:
 
 
 @contextmanager
-def terminal(world: dict[str, str], *arguments: str) -> Iterator[Terminal]:
+def terminal(
+    world: dict[str, str], *arguments: str, stdout: int | None = None
+) -> Iterator[Terminal]:
     if sys.platform == "win32":
         pytest.skip("needs a pseudo-terminal")
     leader, follower = os.openpty()
+
+    def enter() -> None:
+        kept = None if stdout is None else os.dup(stdout)
+        os.login_tty(follower)  # its Ctrl-C becomes a signal
+        if kept is not None:
+            os.dup2(kept, 1)
+
     process = subprocess.Popen(
         command(world, *arguments),
-        stdin=follower,
-        stdout=follower,
-        stderr=follower,
-        preexec_fn=lambda: os.login_tty(follower),
+        pass_fds=[] if stdout is None else [stdout],
+        preexec_fn=enter,
         env={**environment(world), "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"},
     )
     try:

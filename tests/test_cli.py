@@ -147,6 +147,7 @@ def test_a_closed_stdout_is_told(world: dict[str, str], command: str) -> None:
     [
         "generate Why $T --max-new-tokens 400",
         "generate Why $T --json",
+        "chat $T <<< Why",
         "models list",
         "models list --json",
         "adapters list",
@@ -893,7 +894,10 @@ def test_prompts_from_stdin_that_are_none(
 
 @pytest.mark.parametrize(
     "arguments",
-    [["bench", "-"], ["profile", "-"], ["generate", "-"], ["generate", "--messages", "-"]],
+    [
+        *(["bench", "-"], ["profile", "-"], ["generate", "-"], ["generate", "--messages", "-"]),
+        ["chat"],
+    ],
     ids=" ".join,
 )
 def test_closed_stdin_is_said(world: dict[str, str], arguments: list[str]) -> None:

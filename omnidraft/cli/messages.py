@@ -62,7 +62,7 @@ def _lines() -> MessageReader:
 class _Terminal:
     """Lines with a history, which is kept nowhere else, and more lines where they are wanted.
 
-    Its prompts go to stderr: stdout is for answers alone.
+    Its prompts go to stderr where stdout is no terminal: that is for answers alone.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,8 @@ class _Terminal:
             prompt_continuation="  ",
             multiline=True,
             key_bindings=_keys(),
-            output=create_output(stdout=sys.stderr),
+            enable_suspend=True,
+            output=create_output(stdout=sys.stdout if sys.stdout.isatty() else sys.stderr),
         )
 
     def __call__(self, stopped: bool) -> str | None:
