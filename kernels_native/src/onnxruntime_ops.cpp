@@ -357,7 +357,7 @@ struct Gate {
 // Into how many parts a matrix of so many bytes is cut for the threads: parts small enough to share
 // out evenly, large enough to be worth waking a thread for.
 std::size_t parts_of(std::size_t bytes) {
-  constexpr std::size_t kPartBytes = 64 * 1024;
+  constexpr std::size_t kPartBytes = 32 * 1024;
   constexpr std::size_t kMostParts = 64;
   return std::clamp<std::size_t>(bytes / kPartBytes, 1, kMostParts);
 }
