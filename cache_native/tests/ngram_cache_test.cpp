@@ -1,11 +1,13 @@
 #include "omnidraft/ngram_cache.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
 #include <limits>
 #include <map>
+#include <string>
 #include <tuple>
 
 #include "omnidraft/chance.h"
@@ -21,7 +23,10 @@ using testing::observe;
 
 class NgramCacheTest : public ::testing::Test {
  protected:
-  NgramCacheTest() : path_(fs::temp_directory_path() / "omnidraft-ngram-cache-test.odn") {}
+  // A file of this process: tests run side by side.
+  NgramCacheTest()
+      : path_(fs::temp_directory_path() /
+              ("omnidraft-ngram-cache-test-" + std::to_string(getpid()) + ".odn")) {}
   ~NgramCacheTest() override {
     std::error_code ignored;
     fs::remove(path_, ignored);
