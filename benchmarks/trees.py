@@ -260,20 +260,18 @@ def main(
         ),
         *(Way(f"tree of {n}", Session(*models), replace(options, tree=n)) for n in (8, 12, 16)),
     ]
-    paced = None
+    seconds = paced_by(pace_file) if pace_file else None
     for way in ways:
         pairing = way.session._pairing
         assert pairing is not None
         # Of its own, and known before the first answer.
         pairing.costs = load_costs(models[0], models[1])
-        if pace_file:
+        if seconds:
             drafter = pairing.costs.drafter
             draft_seconds = {size: drafter.seconds(size) for size in SIZES}
-            seconds = paced_by(pace_file)
             curves = {Costs.BANDS[0]: CostCurve(seconds)}
             pairing.costs = Costs(curves, CostCurve(draft_seconds))
-    if pace_file:
-        paced = Pace(models[0].model, paced_by(pace_file))
+    paced = Pace(models[0].model, seconds) if seconds else None
     order = random.Random(0)
     for _ in range(repeat):
         for index, prompt in enumerate(asked):
