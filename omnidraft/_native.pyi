@@ -1,7 +1,7 @@
 """The native core: vocabularies, the n-gram cache and its trie, drafting and verification."""
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import ClassVar, overload
 
@@ -688,8 +688,72 @@ class Outcome:
 def calibrated(score: float, slope: float, offset: float) -> float:
     """The probability of a score, whose logit the line maps to the logit of the probability."""
 
-class CostAware:
-    """Drafts what makes most tokens per second on this machine: a ``DraftPolicy``.
+class Policy:
+    """Decides what rounds draft. One instance serves one session, generation by generation.
+
+    A round proposes a tree of target tokens. A chain is a tree whose layers have one open node
+    each, the token drawn last. Plain decoding is the tree without nodes.
+
+    A policy is asked before a round and after each pass of the drafter, and told what came of it.
+    Its answers may depend on what was drafted so far, on past rounds and on time, never on what the
+    next pass would draw. The draft is then a stopping time, and the verification of a chain stays
+    exact (method: walk the trie). A class that derives from this one defines all of it.
+    """
+
+    def __init__(self) -> None: ...
+    @property
+    def calibration(self) -> list[tuple[float, float]]:
+        """Slope and offset, by rank: see ``TreeDraft.calibrate``; none: as the drafter says."""
+
+    def begin(self, room: int, space: int, context: int, unread: int, found: int) -> int:
+        """The most nodes that this round may score, at most ``space``; 0 is plain decoding.
+
+        Args:
+            room: tokens that are still wanted, less one.
+            space: nodes that there is room for.
+            context: target tokens in the KV cache.
+            unread: draft tokens that the drafter would have to read in its first pass.
+            found: tokens that a lookup would propose.
+        """
+
+    def found(self, match: int) -> float:
+        """How likely a looked up token is, after a match of so many tokens."""
+
+    def layer(self, open_nodes: Sequence[float], gains: Sequence[float], limit: int) -> int:
+        """How many of the open draft nodes the drafter runs on next; 0 ends drafting.
+
+        Args:
+            open_nodes: their probabilities, in descending order; before the first pass 1, the text.
+            gains: the probabilities of the target nodes so far, in descending order.
+            limit: what ``begin`` said.
+        """
+
+    def count(self, gains: Sequence[float], limit: int) -> int:
+        """How many target nodes to score, the most probable ones, at most ``limit``."""
+
+    def observe(self, outcome: Outcome) -> None:
+        """What came of the round.
+
+        Raises:
+            ValueError: it cannot be.
+        """
+
+class Fixed(Policy):
+    """The same number of tokens every round, ended early by low confidence.
+
+    The rule is the threshold of adaptive drafting (method, section 4): draft until
+    1 − Π score > γ, where ``confidence`` = 1 − γ.
+
+    Args:
+        nodes: of a chain or a tree. Of a tree the most probable ones.
+        confidence: no drafting goes on from a path whose product of scores falls below this; 0:
+            from every one.
+    """
+
+    def __init__(self, nodes: int, confidence: float = 0.0) -> None: ...
+
+class CostAware(Policy):
+    """Drafts what makes most tokens per second on this machine.
 
     With ρ the present tokens per second, t(n) the seconds of the target's pass over n tokens and
     d(n) those of the drafter's:
@@ -721,17 +785,310 @@ class CostAware:
     @property
     def calibration(self) -> list[tuple[float, float]]:
         """Slope and offset, by rank: see ``TreeDraft.calibrate``."""
-    def found(self, match: int) -> float:
-        """How likely a looked up token is, after a match of so many tokens."""
-    def begin(self, room: int, space: int, context: int, unread: int, found: int) -> int:
-        """The most nodes that this round may score: see ``DraftPolicy``."""
-    def layer(self, open_nodes: Sequence[float], gains: Sequence[float], limit: int) -> int:
-        """How many of the open draft nodes the drafter runs on next: see ``DraftPolicy``."""
-    def count(self, gains: Sequence[float], limit: int) -> int:
-        """How many target nodes to score: see ``DraftPolicy``."""
-    def observe(self, outcome: Outcome) -> None:
-        """What came of the round.
+
+class Speller:
+    """Draft tokens for a target token, aligned by bytes.
+
+    Args:
+        pair: the direct mapping.
+        segment: draft tokens whose surfaces join to the given bytes; None when there are none.
+        special_text: what the drafter sees for the target's special tokens. They have no surface,
+            are never proposed, and may come at any time.
+        specials: target's special token → the drafter's own special token for it, where there is
+            one.
+
+    Raises:
+        IndexError: a token is outside its vocabulary.
+    """
+
+    def __init__(
+        self,
+        pair: VocabularyPair,
+        segment: Callable[[bytes], Sequence[int] | None],
+        special_text: str = "\n",
+        specials: Mapping[int, int] = ...,
+    ) -> None: ...
+    def spell(self, token: int) -> list[int]:
+        """Draft tokens whose bytes are those of ``token``.
+
+        Empty when the drafter cannot spell them: it then does not see the token.
 
         Raises:
-            ValueError: an outcome that cannot be.
+            IndexError: the token is outside the vocabulary.
         """
+
+class DraftContext:
+    """The draft tokens that stand for the target's sequence, by reverse translation.
+
+    They are aligned by bytes, token by token. Text is never decoded and encoded again, so a
+    character that is split over tokens, a leading space or a special token cannot move the boundary
+    at which the next draft begins.
+
+    Args:
+        begin: draft tokens that open it (beginning of text).
+    """
+
+    def __init__(self, speller: Speller, cache: NgramCache, begin: Sequence[int] = ...) -> None: ...
+    @property
+    def tokens(self) -> list[int]: ...
+    def extend(
+        self,
+        targets: Sequence[int],
+        spellings: Sequence[Sequence[int]] = ...,
+        *,
+        said: bool = False,
+    ) -> int:
+        """Append target tokens; observe those that are n-grams.
+
+        Args:
+            targets: target tokens, in order.
+            spellings: draft tokens of the first ``len(spellings)`` of them, as they were drafted;
+                none for one that was proposed without drafting.
+            said: whether the target said them. Tokens of a prompt it did not say.
+
+        Returns:
+            How many n-grams were inserted into the cache.
+        """
+
+    def refuse(self, proposed: Sequence[int], said: int) -> None:
+        """Take in what the target said where an n-gram was proposed.
+
+        Args:
+            proposed: draft tokens of the n-gram.
+            said: the target token in its place.
+        """
+
+class Pass:
+    """A pass of a model that a generation wants."""
+
+    @property
+    def held(self) -> int:
+        """Tokens that the KV cache must hold before; where it holds more, it is cut."""
+
+    @property
+    def tokens(self) -> list[int]: ...
+    @property
+    def parents(self) -> list[int]:
+        """Of each token the slot that it follows, for a pass over nodes of a tree; else none."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of logits that are wanted, those of the last tokens."""
+
+class Kept:
+    """What a round leaves in a KV cache: all that it holds, where both are None."""
+
+    @property
+    def length(self) -> int | None:
+        """Its first tokens."""
+
+    @property
+    def path(self) -> list[int] | None:
+        """Of the tree behind the text the nodes in these slots; no others."""
+
+class Settled:
+    """How a round ended."""
+
+    @property
+    def target(self) -> Kept: ...
+    @property
+    def drafter(self) -> Kept: ...
+    @property
+    def draft_tokens(self) -> int:
+        """Draft tokens that were drawn; of a tree those that spell what was proposed."""
+
+    @property
+    def inserted(self) -> int:
+        """N-grams that were inserted into the cache."""
+
+class Shown:
+    """One path of a round: see ``omnidraft.runtime.decoding.observed.Round``."""
+
+    @property
+    def context(self) -> int:
+        """How many of the generation's draft tokens stood before the draft."""
+
+    @property
+    def tokens(self) -> list[int]: ...
+    @property
+    def drafts(self) -> list[int]: ...
+    @property
+    def counts(self) -> list[int]: ...
+    @property
+    def accepted(self) -> int: ...
+    @property
+    def last(self) -> int: ...
+    @property
+    def rows(self) -> list[int]:
+        """Rows of the target's logits."""
+
+    @property
+    def draft_nodes(self) -> list[int]:
+        """Of a tree the draft nodes on the path that the drafter ran on: see ``pass_nodes``."""
+
+class Generation:
+    """An answer of a target, round by round: which passes of the two models to run, and what came
+    of them. Whoever holds the models runs the passes; all that a round decides is decided here.
+
+        generation.read(prompt)                    # the target has read all but its last token
+        while ...:
+            more = generation.begin(room, target.length, target.max_length)
+            while more:
+                ...                                # run generation.drafter_pass
+                generation.drafted(logits, seconds)
+                more = generation.draft_on()
+            wanted = generation.score()            # the target's pass
+            verdict = generation.scored(logits)
+            settled = generation.settle(target_seconds, other_seconds)
+            ...                                    # keep of both KV caches what it says
+
+    Args:
+        vocabulary_size: columns of the target's logits.
+        verification: of chains. GREEDY: what is proposed stands while it is what plain decoding
+            takes, by the argmax or by the random numbers that belong to the seed and to each
+            token's place. EXACT and PAPER: by rejection sampling.
+        ends: end-of-text tokens; the answer ends with the first of them.
+        cache, speller, policy: see ``Drafting``; None: plain decoding.
+        lookup, begin, tree: see ``Drafting``.
+        max_length, scores_trees: of the drafter.
+        held: what the drafter's KV cache holds, as far as it may be used.
+
+    Raises:
+        ValueError: a temperature that rejection sampling cannot draft at.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        sampling: SamplingParameters,
+        *,
+        verification: Verification = ...,
+        seed: int = 0,
+        ends: Sequence[int] = ...,
+        cache: NgramCache | None = None,
+        speller: Speller | None = None,
+        policy: Policy | None = None,
+        lookup: Lookup | None = None,
+        begin: Sequence[int] = ...,
+        tree: bool = False,
+        max_length: int = 0,
+        scores_trees: bool = False,
+        held: Sequence[int] = ...,
+    ) -> None: ...
+    def read(self, prompt: Sequence[int]) -> int:
+        """Take in the prompt, before the first round.
+
+        Returns:
+            How many n-grams were inserted into the cache.
+
+        Raises:
+            IndexError: a token is outside the target's vocabulary.
+            ValueError: it is empty.
+        """
+
+    def begin(self, room: int, length: int, max_length: int) -> bool:
+        """Begin a round.
+
+        Args:
+            room: tokens that are still wanted, less the one that every round adds.
+            length: tokens in the target's KV cache.
+            max_length: that it can hold.
+
+        Returns:
+            Whether the drafter is to run ``drafter_pass``.
+        """
+
+    @property
+    def drafter_pass(self) -> Pass: ...
+    @property
+    def pass_nodes(self) -> list[int]:
+        """The draft nodes whose rows the pass gives, in order; of a chain none."""
+
+    def drafted(self, logits: NDArray[np.float32], seconds: float) -> None:
+        """The drafter's pass gave logits.
+
+        Args:
+            logits: float32 [rows, draft vocabulary].
+            seconds: that it took.
+
+        Raises:
+            ValueError: they have another shape, or are not numbers: see ``fail``.
+        """
+
+    @property
+    def confidence(self) -> float:
+        """The largest probability among the tokens that could be drawn at a chain's last step."""
+
+    @property
+    def drew(self) -> bool:
+        """Whether a chain's last step drew a token."""
+
+    def score_as(self, score: float) -> None:
+        """Say how likely a chain's last token is to be accepted, in place of ``confidence``."""
+
+    def draft_on(self) -> bool:
+        """Whether the drafter is to run again: the next ``drafter_pass``."""
+
+    def fail(self) -> None:
+        """The drafter cannot go on. What was drafted so far is proposed, and no further round
+        drafts."""
+
+    @property
+    def drafts(self) -> bool:
+        """Whether there is a drafter that can go on."""
+
+    def score(self) -> Pass:
+        """The target's pass over the text's last token and what is proposed after it."""
+
+    def scored(self, logits: NDArray[np.float32]) -> Verdict:
+        """The tokens of this round. Where an end-of-text token or the room ends the answer before,
+        they end there.
+
+        Args:
+            logits: float32 [rows, target vocabulary].
+
+        Raises:
+            ValueError: they have another shape, or are not numbers.
+        """
+
+    @property
+    def ended(self) -> bool:
+        """Whether the round's last token is an end-of-text token."""
+
+    def end_at(self, end: int) -> None:
+        """Cut what stands behind token ``end`` of the verdict, which ``scored`` gave.
+
+        Raises:
+            IndexError: there is no such token.
+        """
+
+    @property
+    def verdict(self) -> Verdict: ...
+    @property
+    def rows(self) -> list[int]:
+        """Of each of the verdict's tokens, the row of logits that it was taken from."""
+
+    @property
+    def proposed(self) -> list[int]:
+        """The target tokens that the round proposed."""
+
+    @property
+    def parents(self) -> list[int]:
+        """Which proposed token each of them follows; −1: the text."""
+
+    def settle(self, target_seconds: float, other_seconds: float) -> Settled:
+        """End the round and learn from it.
+
+        Args:
+            target_seconds: of the target's pass.
+            other_seconds: of ``scored``.
+        """
+
+    def shown(self) -> list[Shown]:
+        """The paths of the round that was settled last, for what learns from them; none where
+        nothing drafts."""
+
+    @property
+    def context(self) -> NDArray[np.int32]:
+        """The draft tokens that stand for the text, a view that holds until the next ``begin``. A
+        context that grew too long for the drafter loses its beginning there."""

@@ -14,16 +14,17 @@ from omnidraft._native import (
     CacheDamagedError,
     CacheMismatchError,
     CostAware,
+    Fixed,
     Lookup,
     MappingRule,
     NgramCache,
+    Policy,
+    Speller,
     Verification,
     Vocabulary,
     VocabularyPair,
 )
-from omnidraft.runtime.decoding.draft_side import Drafting
-from omnidraft.runtime.decoding.policy import DraftPolicy, Fixed
-from omnidraft.runtime.decoding.translation import Speller
+from omnidraft.runtime.decoding.drafting import Drafting
 from omnidraft.runtime.engines.model import tree_scorer, use_adapter
 from omnidraft.runtime.errors import OmniDraftError, OptionError
 from omnidraft.runtime.models import LoadedModel
@@ -72,7 +73,6 @@ class Pairing:
             self.cache = _load_ngrams(self._ngram_file, pair)
         self._speller = Speller(
             pair,
-            target.tokenizer.surface,
             partial(_segment, drafter),
             special_text,
             _shared_specials(drafter, target.tokenizer),
@@ -145,7 +145,7 @@ class Pairing:
         chains = head_learns or options.verification is Verification.PAPER
         return trees and not chains and options.draft_length == "auto"
 
-    def _policy(self, options: GenerationOptions, tree: bool) -> DraftPolicy:
+    def _policy(self, options: GenerationOptions, tree: bool) -> Policy:
         if options.tree:
             return Fixed(options.tree)
         if options.draft_length != "auto":

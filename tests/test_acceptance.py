@@ -18,12 +18,12 @@ from tiny import write_drafter, write_target
 from toy import ToyModel, plain_greedy, toy_pair
 
 from omnidraft import SamplingParameters, Verification
+from omnidraft._native import Fixed
 from omnidraft.export.conversion import convert
 from omnidraft.export.pipeline import export
 from omnidraft.export.recipes import Options
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
 from omnidraft.runtime.decoding.observed import Round
-from omnidraft.runtime.decoding.policy import Fixed
 from omnidraft.runtime.engines.model import HiddenStates
 from omnidraft.runtime.engines.onnx import OnnxModel
 from omnidraft.runtime.errors import DamagedFileError

@@ -27,7 +27,7 @@ from toy import ToyModel, ToyTree, toy_pair
 from typer.testing import CliRunner
 
 from omnidraft import SamplingParameters
-from omnidraft._native import Lookup
+from omnidraft._native import Fixed, Lookup
 from omnidraft.cli import adapt as adapt_command
 from omnidraft.cli.app import app
 from omnidraft.cli.interruption import Interrupted
@@ -35,7 +35,6 @@ from omnidraft.export.learnable import learnable_drafter
 from omnidraft.runtime.answer import Answer
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
 from omnidraft.runtime.decoding.observed import Round
-from omnidraft.runtime.decoding.policy import Fixed
 from omnidraft.runtime.errors import (
     DamagedFileError,
     ModelNotFoundError,

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from toy import ToyModel, follows_the_target, plain_greedy, toy_pair
 
 from omnidraft import _native
-from omnidraft._native import CostAware, CostCurve, Judged, Outcome, calibrated
+from omnidraft._native import CostAware, CostCurve, Fixed, Judged, Outcome, Policy, calibrated
 from omnidraft.runtime.decoding.costs import SIZES, Costs, measure
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
-from omnidraft.runtime.decoding.policy import DraftPolicy, Fixed
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.options import read_draft_length
 
@@ -34,10 +33,11 @@ CAP = 10.0
 # --- exactness --------------------------------------------------------------------------------
 
 
-class Whimsical:
+class Whimsical(Policy):
     """Stops by an arbitrary function of the path's scores and of the rounds so far."""
 
     def __init__(self, seed: int, most: int) -> None:
+        super().__init__()
         self.calibration: list[tuple[float, float]] = []
         self._seed, self._most = seed, most
         self._rounds = 0
@@ -62,7 +62,7 @@ class Whimsical:
         return np.random.default_rng([self._seed, self._rounds, *numbers])
 
 
-def drawing(policy: DraftPolicy, limit: int) -> Callable[[float | None], bool]:
+def drawing(policy: Policy, limit: int) -> Callable[[float | None], bool]:
     """Asks a policy as a chain does: whether to draw on, after a token of a score or at first."""
     gains: list[float] = []
 
@@ -82,7 +82,7 @@ def drawing(policy: DraftPolicy, limit: int) -> Callable[[float | None], bool]:
 class Stopped(Instance):
     """An ``Instance`` whose rounds end where a policy says so."""
 
-    policy: Callable[[], DraftPolicy] = lambda: Fixed(4)
+    policy: Callable[[], Policy] = lambda: Fixed(4)
 
     def verdict(
         self, chance: _native.Chance, budget: int, verification: _native.Verification
@@ -125,7 +125,7 @@ def learnt(seed: int) -> CostAware:
     ids=["whimsical", "fixed", "cost-aware"],
 )
 def test_rounds_are_exact_wherever_a_policy_stops(
-    make: Callable[[int], DraftPolicy],
+    make: Callable[[int], Policy],
 ) -> None:
     longest = 0
     for seed in range(20):
@@ -188,9 +188,7 @@ class World:
             yield (1 / (1 + np.exp(-seen))).tolist(), accepted
 
 
-def run(
-    policy: DraftPolicy, world: World, tokens: int, answer: int = 200
-) -> tuple[float, list[int]]:
+def run(policy: Policy, world: World, tokens: int, answer: int = 200) -> tuple[float, list[int]]:
     """Tokens per unit of time, and what each round drafted."""
     target = CostCurve(world.target or EIGHT_BIT)
     drafter = CostCurve({1: world.step, 32: world.step + 31 * world.reading})

@@ -10,6 +10,7 @@ from toy import toy_pair
 
 from omnidraft._native import (
     Draft,
+    DraftContext,
     Generator,
     History,
     Lookup,
@@ -21,7 +22,6 @@ from omnidraft._native import (
     Vocabulary,
     VocabularyPair,
 )
-from omnidraft.runtime.decoding.translation import DraftContext
 
 WORDS = 4
 texts = st.lists(st.integers(0, WORDS - 1), max_size=80)

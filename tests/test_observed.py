@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from toy import ToyModel, ToyTree, toy_pair
 
 from omnidraft import SamplingParameters
-from omnidraft._native import Lookup
+from omnidraft._native import Fixed, Lookup
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
 from omnidraft.runtime.decoding.observed import Round
-from omnidraft.runtime.decoding.policy import Fixed
 from omnidraft.runtime.learning.trace import DraftTrace
 
 

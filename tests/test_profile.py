@@ -25,12 +25,11 @@ from tiny import write_drafter, write_target
 from toy import ToyModel, ToyTree, plain_greedy, toy_pair
 
 import omnidraft
-from omnidraft._native import Lookup
+from omnidraft._native import Fixed, Lookup, Policy
 from omnidraft.cli.app import app
 from omnidraft.cli.interruption import Interrupted
 from omnidraft.runtime.decoding.costs import load_costs
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
-from omnidraft.runtime.decoding.policy import DraftPolicy, Fixed
 from omnidraft.runtime.engines import model as engines
 from omnidraft.runtime.engines.model import (
     CausalModel,
@@ -422,7 +421,7 @@ class LooksUp(Fixed):
         (LooksUp(4), False, {"plain", "lookup"}),
     ],
 )
-def test_kinds_of_rounds(policy: DraftPolicy, tree: bool, expected: set[RoundKind]) -> None:
+def test_kinds_of_rounds(policy: Policy, tree: bool, expected: set[RoundKind]) -> None:
     pair = toy_pair(1)
     target = RecordedModel(ToyTree(len(pair.target), 1, order=1))
     drafter = RecordedModel(ToyTree(len(pair.drafter), 1))

@@ -12,10 +12,9 @@ import pytest
 from scipy.stats import chisquare
 
 from omnidraft import GenerationOptions, Origin, SamplingParameters, Session
-from omnidraft._native import NgramCache, VocabularyPair
+from omnidraft._native import NgramCache, Speller, VocabularyPair
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
-from omnidraft.runtime.decoding.draft_side import Drafting
-from omnidraft.runtime.decoding.translation import Speller
+from omnidraft.runtime.decoding.drafting import Drafting
 from omnidraft.runtime.errors import ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.models import load_model
 from omnidraft.runtime.pairing import native_vocabulary
@@ -66,7 +65,7 @@ def test_sampled_tokens_follow_the_target_with_merges(session: Session) -> None:
         native_vocabulary(tokenizer, target.model.vocab_size),
     )
     cache = NgramCache(pair)
-    speller = Speller(pair, tokenizer.surface, drafter.tokenizer.segment)
+    speller = Speller(pair, drafter.tokenizer.segment)
     # Every token that the drafter can spell: merges wherever they can be.
     for token in range(tokenizer.vocab_size):
         cache.observe(token, list(speller.spell(token)))

@@ -17,30 +17,32 @@ from omnidraft import SamplingParameters
 from omnidraft._native import (
     CostAware,
     CostCurve,
+    Fixed,
     History,
     Judged,
     Judgement,
     Lookup,
     Origin,
     Outcome,
+    Policy,
     TreeDraft,
     TreeProposal,
     Walker,
 )
 from omnidraft.runtime.decoding.costs import Costs
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
-from omnidraft.runtime.decoding.draft_side import Drafting
-from omnidraft.runtime.decoding.policy import DraftPolicy, Fixed
+from omnidraft.runtime.decoding.drafting import Drafting
 
 EIGHT_BIT = {1: 1.0, 2: 1.03, 4: 1.27, 8: 1.7, 16: 2.6, 32: 4.2}
 STEEP = {1: 1.0, 2: 1.7, 4: 2.5, 8: 4.0, 16: 6.9, 32: 13.0}
 FLAT = {1: 1.0, 2: 1.01, 8: 1.05, 32: 1.2}
 
 
-class WhimsicalTree:
+class WhimsicalTree(Policy):
     """Grows trees by an arbitrary function of the rounds so far."""
 
     def __init__(self, seed: int) -> None:
+        super().__init__()
         self.calibration = [(0.7, 0.1)]
         self._rng = np.random.default_rng(seed)
 
@@ -66,7 +68,7 @@ def costs(step: float, target: dict[int, float], reading: float = 0.005) -> Cost
 
 def drafting(
     pair: ToyPair,
-    policy: DraftPolicy,
+    policy: Policy,
     seed: int,
     *,
     trees: bool,
@@ -79,8 +81,8 @@ def drafting(
     return Drafting(model, pair.cache, pair.speller, (0,), lookup=lookup, **policies)
 
 
-def policy_of(name: str, seed: int) -> DraftPolicy:
-    policies: dict[str, DraftPolicy] = {
+def policy_of(name: str, seed: int) -> Policy:
+    policies: dict[str, Policy] = {
         "fixed": Fixed(1 + seed % 20),
         "by cost": CostAware(costs(0.05, FLAT)),
         "whimsical": WhimsicalTree(seed),
@@ -196,7 +198,7 @@ def hot(pair: ToyPair, token: int) -> NDArray[np.float32]:
 class World:
     """Rounds of a policy with made-up rows of a drafter. Time is counted in plain steps."""
 
-    policy: DraftPolicy
+    policy: Policy
     step: float
     reading: float
     target: dict[int, float]

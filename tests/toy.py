@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from scipy.stats import chisquare
 
 from omnidraft import _native
-from omnidraft.runtime.decoding.draft_side import Drafting
-from omnidraft.runtime.decoding.policy import Fixed
-from omnidraft.runtime.decoding.translation import Speller
+from omnidraft._native import Fixed, Speller
+from omnidraft.runtime.decoding.drafting import Drafting
 from omnidraft.runtime.errors import ContextOverflowError
 
 
@@ -120,9 +119,7 @@ class ToyPair:
             _native.Vocabulary(self.drafter), _native.Vocabulary(self.target)
         )
         self.cache = _native.NgramCache(pair)
-        self.speller = Speller(
-            pair, lambda token: self.target[token], self.segment, special_text="a"
-        )
+        self.speller = Speller(pair, self.segment, special_text="a")
 
     def segment(self, data: bytes) -> list[int] | None:
         """Longest match first."""

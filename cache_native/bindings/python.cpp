@@ -13,9 +13,12 @@
 #include "omnidraft/cost_aware.h"
 #include "omnidraft/costs.h"
 #include "omnidraft/draft.h"
+#include "omnidraft/generation.h"
 #include "omnidraft/lookup.h"
 #include "omnidraft/ngram_cache.h"
+#include "omnidraft/policy.h"
 #include "omnidraft/sampling.h"
+#include "omnidraft/speller.h"
 #include "omnidraft/tree_draft.h"
 #include "omnidraft/verify.h"
 #include "omnidraft/vocabulary.h"
@@ -76,6 +79,64 @@ std::vector<Calibration> make_calibration(const CalibrationPairs& pairs) {
   }
   return calibration;
 }
+
+CalibrationPairs calibration_pairs(const std::vector<Calibration>& lines) {
+  CalibrationPairs pairs;
+  for (const Calibration& line : lines) {
+    pairs.emplace_back(line.slope, line.offset);
+  }
+  return pairs;
+}
+
+// A policy that Python defines, or changes.
+template <typename Base>
+class PythonPolicy : public Base, public py::trampoline_self_life_support {
+ public:
+  using Base::Base;
+
+  std::vector<Calibration> calibration() const override {
+    const py::gil_scoped_acquire acquire;
+    const py::object self = py::cast(static_cast<const Base*>(this));
+    return make_calibration(self.attr("calibration").cast<CalibrationPairs>());
+  }
+  std::size_t begin(std::size_t room, std::size_t space, std::size_t context, std::size_t unread,
+                    std::size_t found) override {
+    if constexpr (std::is_abstract_v<Base>) {
+      PYBIND11_OVERRIDE_PURE(std::size_t, Base, begin, room, space, context, unread, found);
+    } else {
+      PYBIND11_OVERRIDE(std::size_t, Base, begin, room, space, context, unread, found);
+    }
+  }
+  double found(std::size_t match) const override {
+    if constexpr (std::is_abstract_v<Base>) {
+      PYBIND11_OVERRIDE_PURE(double, Base, found, match);
+    } else {
+      PYBIND11_OVERRIDE(double, Base, found, match);
+    }
+  }
+  std::size_t layer(const std::vector<double>& open_nodes, const std::vector<double>& gains,
+                    std::size_t limit) override {
+    if constexpr (std::is_abstract_v<Base>) {
+      PYBIND11_OVERRIDE_PURE(std::size_t, Base, layer, open_nodes, gains, limit);
+    } else {
+      PYBIND11_OVERRIDE(std::size_t, Base, layer, open_nodes, gains, limit);
+    }
+  }
+  std::size_t count(const std::vector<double>& gains, std::size_t limit) const override {
+    if constexpr (std::is_abstract_v<Base>) {
+      PYBIND11_OVERRIDE_PURE(std::size_t, Base, count, gains, limit);
+    } else {
+      PYBIND11_OVERRIDE(std::size_t, Base, count, gains, limit);
+    }
+  }
+  void observe(const Outcome& outcome) override {
+    if constexpr (std::is_abstract_v<Base>) {
+      PYBIND11_OVERRIDE_PURE(void, Base, observe, outcome);
+    } else {
+      PYBIND11_OVERRIDE(void, Base, observe, outcome);
+    }
+  }
+};
 
 // One value of each node of a tree.
 template <auto Member>
@@ -492,25 +553,167 @@ PYBIND11_MODULE(_native, m) {
 
   m.def("calibrated", &calibrated, py::arg("score"), py::arg("slope"), py::arg("offset"));
 
-  py::class_<CostAware> cost_aware(m, "CostAware");
+  py::class_<Policy, PythonPolicy<Policy>, py::smart_holder>(m, "Policy")
+      .def(py::init<>())
+      .def("begin", &Policy::begin, py::arg("room"), py::arg("space"), py::arg("context"),
+           py::arg("unread"), py::arg("found"))
+      .def("found", &Policy::found, py::arg("match"))
+      .def("layer", &Policy::layer, py::arg("open_nodes"), py::arg("gains"), py::arg("limit"))
+      .def("count", &Policy::count, py::arg("gains"), py::arg("limit"))
+      .def("observe", &Policy::observe, py::arg("outcome"));
+
+  py::class_<Fixed, Policy, PythonPolicy<Fixed>, py::smart_holder>(m, "Fixed")
+      .def(py::init<std::size_t, double>(), py::arg("nodes"), py::arg("confidence") = 0.0)
+      .def_property_readonly("calibration", [](const Fixed&) { return CalibrationPairs{}; })
+      .def("begin", &Fixed::begin, py::arg("room"), py::arg("space"), py::arg("context"),
+           py::arg("unread"), py::arg("found"))
+      .def("found", &Fixed::found, py::arg("match"))
+      .def("layer", &Fixed::layer, py::arg("open_nodes"), py::arg("gains"), py::arg("limit"))
+      .def("count", &Fixed::count, py::arg("gains"), py::arg("limit"))
+      .def("observe", &Fixed::observe, py::arg("outcome"));
+
+  py::class_<CostAware, Policy, py::smart_holder> cost_aware(m, "CostAware");
   cost_aware.attr("MAX_NODES") = CostAware::kMaxNodes;
   cost_aware.attr("MAX_PASSES") = CostAware::kMaxPasses;
   cost_aware.attr("MAX_LAYER") = CostAware::kMaxLayer;
   cost_aware.attr("ALLOWANCE") = Account::kAllowance;
   cost_aware.attr("CREDIT") = Account::kCredit;
   cost_aware.def(py::init<std::shared_ptr<Costs>>(), py::arg("costs"))
-      .def_property_readonly("calibration",
-                             [](const CostAware& self) {
-                               CalibrationPairs pairs;
-                               for (const Calibration& line : self.calibration()) {
-                                 pairs.emplace_back(line.slope, line.offset);
-                               }
-                               return pairs;
+      .def_property_readonly("calibration", [](const CostAware& self) {
+        return calibration_pairs(self.calibration());
+      });
+
+  py::class_<Speller>(m, "Speller")
+      .def(py::init([](std::shared_ptr<VocabularyPair> pair, const py::function& segment,
+                       const std::string& special_text, const std::map<Token, Token>& specials) {
+             const auto call = [segment](std::string_view bytes) {
+               const py::object drafts = segment(py::bytes(bytes.data(), bytes.size()));
+               return drafts.is_none() ? std::vector<Token>() : drafts.cast<std::vector<Token>>();
+             };
+             return Speller(std::move(pair), call, special_text, specials);
+           }),
+           py::arg("pair"), py::arg("segment"), py::arg("special_text") = "\n",
+           py::arg("specials") = std::map<Token, Token>{})
+      .def("spell", &Speller::spell, py::arg("token"));
+
+  py::class_<DraftContext>(m, "DraftContext")
+      .def(py::init<Speller&, NgramCache&, std::vector<Token>>(), py::arg("speller"),
+           py::arg("cache"), py::arg("begin") = std::vector<Token>{}, py::keep_alive<1, 2>(),
+           py::keep_alive<1, 3>())
+      .def_property_readonly("tokens", &DraftContext::tokens)
+      .def(
+          "extend",
+          [](DraftContext& self, const std::vector<Token>& targets,
+             const std::vector<std::vector<Token>>& spellings,
+             bool said) { return self.extend(view(targets), spellings, said); },
+          py::arg("targets"), py::arg("spellings") = std::vector<std::vector<Token>>{},
+          py::kw_only(), py::arg("said") = false)
+      .def(
+          "refuse",
+          [](DraftContext& self, const std::vector<Token>& proposed, Token said) {
+            self.refuse(view(proposed), said);
+          },
+          py::arg("proposed"), py::arg("said"));
+
+  py::class_<Pass>(m, "Pass")
+      .def_readonly("held", &Pass::held)
+      .def_readonly("tokens", &Pass::tokens)
+      .def_readonly("parents", &Pass::parents)
+      .def_readonly("rows", &Pass::rows);
+
+  py::class_<Kept>(m, "Kept")
+      .def_property_readonly("length",
+                             [](const Kept& self) -> std::optional<std::size_t> {
+                               return self.kind == Kept::Kind::kLength ? std::optional(self.length)
+                                                                       : std::nullopt;
                              })
-      .def("found", &CostAware::found, py::arg("match"))
-      .def("begin", &CostAware::begin, py::arg("room"), py::arg("space"), py::arg("context"),
-           py::arg("unread"), py::arg("found"))
-      .def("layer", &CostAware::layer, py::arg("open_nodes"), py::arg("gains"), py::arg("limit"))
-      .def("count", &CostAware::count, py::arg("gains"), py::arg("limit"))
-      .def("observe", &CostAware::observe, py::arg("outcome"));
+      .def_property_readonly(
+          "path", [](const Kept& self) -> std::optional<std::vector<std::int32_t>> {
+            return self.kind == Kept::Kind::kPath ? std::optional(self.path) : std::nullopt;
+          });
+
+  py::class_<Settled>(m, "Settled")
+      .def_readonly("target", &Settled::target)
+      .def_readonly("drafter", &Settled::drafter)
+      .def_readonly("draft_tokens", &Settled::draft_tokens)
+      .def_readonly("inserted", &Settled::inserted);
+
+  py::class_<Shown>(m, "Shown")
+      .def_readonly("context", &Shown::context)
+      .def_readonly("tokens", &Shown::tokens)
+      .def_readonly("drafts", &Shown::drafts)
+      .def_readonly("counts", &Shown::counts)
+      .def_readonly("accepted", &Shown::accepted)
+      .def_readonly("last", &Shown::last)
+      .def_readonly("rows", &Shown::rows)
+      .def_readonly("draft_nodes", &Shown::draft_nodes);
+
+  py::class_<Generation>(m, "Generation")
+      .def(py::init([](std::size_t vocabulary_size, const SamplingParameters& sampling,
+                       Verification verification, std::uint64_t seed, std::vector<Token> ends,
+                       NgramCache* cache, Speller* speller, Policy* policy, Lookup* lookup,
+                       std::vector<Token> begin, bool tree, std::size_t max_length,
+                       bool scores_trees, std::vector<Token> held) {
+             Decoding decoding{vocabulary_size, sampling, verification, seed, std::move(ends)};
+             std::optional<Drafting> drafting;
+             if (cache != nullptr && speller != nullptr && policy != nullptr) {
+               drafting =
+                   Drafting{cache, speller,    policy,       lookup,         std::move(begin),
+                            tree,  max_length, scores_trees, std::move(held)};
+             }
+             return std::make_unique<Generation>(std::move(decoding), std::move(drafting));
+           }),
+           py::arg("vocabulary_size"), py::arg("sampling"), py::kw_only(),
+           py::arg("verification") = Verification::kGreedy, py::arg("seed") = 0,
+           py::arg("ends") = std::vector<Token>{}, py::arg("cache") = nullptr,
+           py::arg("speller") = nullptr, py::arg("policy") = nullptr, py::arg("lookup") = nullptr,
+           py::arg("begin") = std::vector<Token>{}, py::arg("tree") = false,
+           py::arg("max_length") = 0, py::arg("scores_trees") = false,
+           py::arg("held") = std::vector<Token>{}, py::keep_alive<1, 7>(), py::keep_alive<1, 8>(),
+           py::keep_alive<1, 9>(), py::keep_alive<1, 10>())
+      .def(
+          "read",
+          [](Generation& self, const std::vector<Token>& prompt) {
+            return self.read(view(prompt));
+          },
+          py::arg("prompt"))
+      .def("begin", &Generation::begin, py::arg("room"), py::arg("length"), py::arg("max_length"))
+      .def_property_readonly("drafter_pass", &Generation::pass)
+      .def_property_readonly("pass_nodes", &Generation::pass_nodes)
+      .def(
+          "drafted",
+          [](Generation& self, const Logits& logits, double seconds) {
+            const auto rows = view(logits);
+            const py::gil_scoped_release release;
+            self.drafted(rows, seconds);
+          },
+          py::arg("logits").noconvert(), py::arg("seconds"))
+      .def_property_readonly("confidence", &Generation::confidence)
+      .def_property_readonly("drew", &Generation::drew)
+      .def("score_as", &Generation::score_as, py::arg("score"))
+      .def("draft_on", &Generation::draft_on)
+      .def("fail", &Generation::fail)
+      .def_property_readonly("drafts", &Generation::drafts)
+      .def("score", &Generation::score, py::return_value_policy::reference_internal)
+      .def(
+          "scored",
+          [](Generation& self, const Logits& logits) -> const Verdict& {
+            const auto rows = view(logits);
+            const py::gil_scoped_release release;
+            return self.scored(rows);
+          },
+          py::arg("logits").noconvert(), py::return_value_policy::reference_internal)
+      .def_property_readonly("ended", &Generation::ended)
+      .def("end_at", &Generation::end_at, py::arg("end"))
+      .def_property_readonly("verdict", &Generation::verdict)
+      .def_property_readonly("rows", &Generation::rows)
+      .def_property_readonly("proposed", &Generation::proposed)
+      .def_property_readonly("parents", &Generation::parents)
+      .def("settle", &Generation::settle, py::arg("target_seconds"), py::arg("other_seconds"),
+           py::return_value_policy::reference_internal)
+      .def("shown", &Generation::shown)
+      .def_property_readonly("context", [](const py::object& self) {
+        const std::vector<Token>& tokens = self.cast<const Generation&>().context();
+        return py::array_t<Token>(static_cast<py::ssize_t>(tokens.size()), tokens.data(), self);
+      });
 }

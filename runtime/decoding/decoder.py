@@ -10,14 +10,14 @@ from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from omnidraft._native import History, Origin, SamplingParameters, Verification
-from omnidraft.runtime.decoding.draft_side import Drafting, RoundSeconds
+from omnidraft._native import Generation, Origin, SamplingParameters, Verification
+from omnidraft.runtime.decoding.drafting import Drafter, Drafting, keep, run_pass
 from omnidraft.runtime.decoding.lease import Lease
 from omnidraft.runtime.decoding.logprobs import TokenLogprobs, token_logprobs
-from omnidraft.runtime.decoding.observed import Round, StepObserver
-from omnidraft.runtime.decoding.rounds import ChainRounds, Rounds, TreeRounds
-from omnidraft.runtime.engines.model import CausalModel, LimitedContext, held_of
+from omnidraft.runtime.decoding.observed import Round, StepObserver, round_of, show_steps
+from omnidraft.runtime.engines.model import CausalModel, LimitedContext, held_of, tree_scorer
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
 from omnidraft.runtime.statistics import Statistics
 
@@ -135,11 +135,13 @@ class SpeculativeDecoder:
         check_prompt(target, len(prompt))
         stats = self.statistics = Statistics(prompt_tokens=len(prompt))
         self.finish_reason = "length"
-        history = History(target.vocab_size)
-        history.add(prompt)
-        rounds = self._rounds(history, stats)
+        generation = self._generation(stop)
+        drafter = None
+        if self._drafting is not None:
+            drafter = Drafter(self._drafting, generation, stats, self._steps)
 
         started = perf_counter()
+        stats.ngram_inserted += generation.read(prompt)
         # The last token is read with the first round.
         stats.prompt_kept = held_of(target, prompt[:-1]) if self._keep else 0
         target.truncate(stats.prompt_kept)
@@ -148,11 +150,9 @@ class SpeculativeDecoder:
             if cancelled.is_set():
                 break
             target.forward(body[begin : begin + PROMPT_CHUNK], rows=1)
-        rounds.read(prompt)
         stats.prompt_seconds = perf_counter() - started
 
         started = perf_counter()
-        pending = prompt[-1]
         while stats.target_tokens < max_new_tokens:
             room = min(max_new_tokens - stats.target_tokens, target.max_length - target.length) - 1
             if room < 0:
@@ -161,61 +161,91 @@ class SpeculativeDecoder:
                 self.finish_reason = "cancelled"
                 break
             try:
-                begun = perf_counter()
-                rounds.propose(room)
+                more = generation.begin(room, target.length, target.max_length)
+                if drafter:
+                    drafter.draft(more)
+                wanted = generation.score()
                 before = perf_counter()
-                rounds.score(pending)
+                logits = run_pass(target, wanted)
                 after = perf_counter()
-                verdict = rounds.verify()
+                verdict = generation.scored(logits)
             except ValueError as error:
                 raise OmniDraftError(f"{error}; its files may be damaged") from error
             verified = perf_counter()
             stats.target_seconds += after - before
             stats.native_seconds += verified - after
-            emitted = verdict.tokens
-            if verdict.accepted > room:  # a tree may be deeper than the answer has room
-                rounds.end_at(room)
-                emitted = verdict.tokens
-            end = next((i for i, token in enumerate(emitted) if token in stop or ends(token)), None)
-            if end is not None and end < verdict.accepted:
-                # What stands behind the end is no part of the answer, and nothing is told of it.
-                rounds.end_at(end)
-                emitted = verdict.tokens
+            emitted, stopped = verdict.tokens, generation.ended
+            asked = emitted[:-1] if stopped else emitted
+            end = next((i for i, token in enumerate(asked) if ends(token)), None)
+            if end is not None:
+                generation.end_at(end)
+                emitted, stopped = verdict.tokens, True
+            settled = generation.settle(after - before, verified - after)
             stats.rounds += 1
             stats.proposed += verdict.proposed
             stats.accepted += verdict.accepted
             stats.ngram_hits += verdict.merged
             stats.ngram_accepted += verdict.merged_accepted
-            failed = rounds.failure
-            rounds.settle(RoundSeconds(before - begun, after - before, verified - after))
-            if rounds.failure and not failed:
-                warnings.warn(
-                    f"the drafter failed ({rounds.failure}); the rest of this answer is "
-                    "decoded without it",
-                    stacklevel=2,
-                )
-            pending = emitted[-1]
-            if end is not None:
+            stats.draft_tokens += settled.draft_tokens
+            stats.ngram_inserted += settled.inserted
+            keep(target, settled.target)
+            if drafter:
+                drafter.keep(settled.drafter)
+                self._show(generation, logits, drafter)
+                if drafter.failure:
+                    warnings.warn(
+                        f"the drafter failed ({drafter.failure}); the rest of this answer is "
+                        "decoded without it",
+                        stacklevel=2,
+                    )
+                    drafter = None
+            if stopped:
                 self.finish_reason = "stop"
             told: Sequence[TokenLogprobs | None] = [None] * len(emitted)
             if self._logprobs is not None:
-                told = token_logprobs(rounds.rows(), emitted, self._logprobs)
+                told = token_logprobs(logits[generation.rows], emitted, self._logprobs)
             for each in map(Emitted, emitted, verdict.origins, told):
                 stats.target_tokens += 1
                 stats.seconds = perf_counter() - started
                 yield each
-            if end is not None:
+            if stopped:
                 return
 
-    def _rounds(self, history: History, stats: Statistics) -> Rounds:
+    def _generation(self, stop: frozenset[int]) -> Generation:
+        drafting = self._drafting
         seed = secrets.randbits(64) if self._seed is None else self._seed
-        target, drafting, sampling = self._target, self._drafting, self._sampling
-        observers = (self._observer, self._steps)
-        if drafting is None or drafting.tree:
-            return TreeRounds(target, drafting, sampling, seed, history, stats, *observers)
-        return ChainRounds(
-            target, drafting, sampling, self._verification, seed, history, stats, *observers
+        chosen = {"verification": self._verification, "seed": seed, "ends": list(stop)}
+        if drafting is None:
+            return Generation(self._target.vocab_size, self._sampling, **chosen)
+        held = drafting.held
+        drafting.model.truncate(len(held))
+        return Generation(
+            self._target.vocab_size,
+            self._sampling,
+            **chosen,
+            cache=drafting.cache,
+            speller=drafting.speller,
+            policy=drafting.policy,
+            lookup=drafting.lookup,
+            begin=drafting.begin,
+            tree=drafting.tree,
+            max_length=drafting.model.max_length,
+            scores_trees=tree_scorer(drafting.model) is not None,
+            held=held,
         )
+
+    def _show(self, generation: Generation, logits: NDArray[np.float32], drafter: Drafter) -> None:
+        """Show the round to what learns from it."""
+        if self._observer is None or self._drafting is None:
+            return
+        tree, context = self._drafting.tree, generation.context
+        followed = tree or self._verification is Verification.GREEDY
+        for i, path in enumerate(generation.shown()):
+            # The steps of a chain were shown as they were made.
+            if self._steps is not None and (i or tree):
+                show_steps(path, drafter.rows, self._steps)
+            temperature = self._sampling.temperature
+            self._observer(round_of(path, context, logits, temperature, followed))
 
 
 def check_prompt(target: CausalModel, length: int) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from omnidraft._native import Shown
 
 
 class StepObserver(Protocol):
@@ -34,7 +36,7 @@ class Round(NamedTuple):
     further on, behind one that was looked up, is a round of its own without a draft.
     """
 
-    context: Sequence[int]
+    context: NDArray[np.int32]
     """Draft tokens that stood before the draft."""
     tokens: Sequence[int]
     """The m drafted target tokens."""
@@ -54,32 +56,40 @@ class Round(NamedTuple):
     """Whether drafted tokens stood by being plain decoding's; else by rejection sampling."""
 
 
-class Emitted(NamedTuple):
-    """Tokens of a round, one after the other."""
+def round_of(
+    path: Shown,
+    context: NDArray[np.int32],
+    logits: NDArray[np.float32],
+    temperature: float,
+    followed: bool,
+) -> Round:
+    """A path of a round, as a generation shows it.
 
-    tokens: Sequence[int]
-    spellings: Sequence[Sequence[int]]
-    """As draft tokens, of all but the last."""
-    logits: Sequence[NDArray[np.float32]]
-    """The row that each was taken from."""
+    Args:
+        context: the draft tokens that stand for the text.
+        logits: the target's, of the round's pass.
+        temperature, followed: see ``Round``.
+    """
+    return Round(
+        context[: path.context],
+        path.tokens,
+        path.drafts,
+        path.counts,
+        path.accepted,
+        path.last,
+        [logits[row] for row in path.rows],
+        temperature,
+        followed,
+    )
 
 
-def show(
-    shown: Round,
-    emitted: Emitted,
-    observer: Callable[[Round], None],
-    steps: StepObserver | None,
-) -> None:
-    """Show a round, and the tokens behind its ``last`` as rounds without a draft."""
-    observer(shown)
-    context = list(shown.context) if shown.accepted + 1 < len(emitted.tokens) else []
-    for i, token in enumerate(emitted.tokens):
-        if i > shown.accepted:
-            if steps is not None:
-                steps.begin_round()
-            plain = Round(
-                context, (), (), (), 0, token, emitted.logits[i : i + 1], shown.temperature
-            )
-            observer(plain._replace(followed=shown.followed))
-        if context:
-            context.extend(emitted.spellings[i] if i < len(emitted.spellings) else ())
+def show_steps(path: Shown, rows: Mapping[int, NDArray[np.float32]], steps: StepObserver) -> None:
+    """Tell the steps on the path of a tree, or that there were none.
+
+    Args:
+        rows: the drafter's, by draft node.
+    """
+    steps.begin_round()
+    for node in path.draft_nodes:
+        row = rows[node]
+        steps.step(row, float(1 / np.exp(row - row.max()).sum()))

@@ -209,7 +209,7 @@ class AdaptationBuffer:
     def observe(self, shown: Round) -> None:
         """Take a round: the ``observer`` of a ``SpeculativeDecoder``."""
         context = shown.context
-        if not context or not len(self.mapping.drafts):
+        if not len(context) or not len(self.mapping.drafts):
             return
         if not self._open or len(context) < self._seen:
             # New, or the drafter has dropped the older half of a long context.
@@ -219,7 +219,7 @@ class AdaptationBuffer:
             self._seen = self._dropped
         prompt = self._open[-1]
         size = sys.getsizeof(prompt.tokens)
-        prompt.tokens.extend(context[self._dropped + len(prompt.tokens) :])
+        prompt.tokens.extend(context[self._dropped + len(prompt.tokens) :].tolist())
         self._seen = len(context)
         if prompt.rounds and prompt.rounds[-1].end < 0:
             prompt.rounds[-1].end = len(prompt.tokens)

@@ -48,66 +48,25 @@
 #include "omnidraft/acceptance.h"
 #include "omnidraft/account.h"
 #include "omnidraft/costs.h"
+#include "omnidraft/policy.h"
 
 namespace omnidraft {
 
-// A drafted token that the target found right or wrong.
-struct Judged {
-  std::size_t rank = 0;  // among the drafter's choices in its place; 0: the first
-  double score = 0;  // how likely it was to be right, by the drafter or what scores in its place
-  bool right = false;
-};
-
-// What a round did.
-struct Outcome {
-  std::size_t rows = 1;    // of the target's pass
-  std::size_t tokens = 1;  // that the round made
-  // Tokens and seconds of each pass of the drafter, those that drew nothing included. The first has
-  // those tokens that it had to catch up with.
-  std::vector<std::pair<std::size_t, double>> passes;
-  std::vector<Judged> judged;
-  double target_seconds = 0;  // of its pass
-  double other_seconds = 0;   // of the rest of the round
-  // How many tokens at the end of the text led to what lookup found; 0: to nothing.
-  std::size_t match = 0;
-  // Tokens of the lookup, proposed or not, that the round showed to be right or wrong: the right
-  // ones at its beginning, and the first wrong one; of those, the right ones.
-  std::size_t found_judged = 0, found_right = 0;
-};
-
-class CostAware {
+class CostAware final : public Policy {
  public:
   static constexpr std::size_t kMaxNodes = 32;
   static constexpr std::size_t kMaxPasses = 16;  // of the drafter in a round
-  static constexpr std::size_t kMaxLayer = 4;    // draft nodes in a pass of the drafter
 
   explicit CostAware(std::shared_ptr<Costs> costs);
 
-  // By rank; the last one serves all further ones.
-  std::vector<Calibration> calibration() const;
-
-  // How likely a looked up token is, after a match of so many tokens.
-  double found(std::size_t match) const;
-
-  // The most nodes that this round may score, at most `space`; 0 is plain decoding. room: tokens
-  // that are still wanted, less one; space: nodes that there is room for; context: target tokens in
-  // the KV cache; unread: draft tokens that the drafter would have to read in its first pass;
-  // found: tokens that a lookup would propose.
+  std::vector<Calibration> calibration() const override;
+  double found(std::size_t match) const override;
   std::size_t begin(std::size_t room, std::size_t space, std::size_t context, std::size_t unread,
-                    std::size_t found);
-
-  // How many of the open draft nodes the drafter runs on next; 0 ends drafting. open_nodes: their
-  // probabilities, in descending order; before the first pass 1, the text. gains: the probabilities
-  // of the target nodes so far, in descending order. limit: what begin() said.
+                    std::size_t found) override;
   std::size_t layer(const std::vector<double>& open_nodes, const std::vector<double>& gains,
-                    std::size_t limit);
-
-  // How many target nodes to score, the most probable ones, at most `limit`.
-  std::size_t count(const std::vector<double>& gains, std::size_t limit) const;
-
-  // What came of the round. Throws std::invalid_argument, and is as it was, for an outcome that
-  // cannot be.
-  void observe(const Outcome& outcome);
+                    std::size_t limit) override;
+  std::size_t count(const std::vector<double>& gains, std::size_t limit) const override;
+  void observe(const Outcome& outcome) override;
 
  private:
   // A running level of seconds that single long values do not move.
