@@ -375,7 +375,7 @@ def seeing_rounds(
     pair = toy_pair(6)
     target = ToyModel(len(pair.target), 3)
     plain = [surface is not None for surface in pair.target]
-    mapping = direct_mapping(pair.speller._pair, plain, len(pair.drafter))
+    mapping = direct_mapping(pair.native, plain, len(pair.drafter))
     model = Seeing(len(pair.drafter), 4)
     buffer = AdaptationBuffer(mapping, detail=Detail.TOKENS, states=model)
     trace = buffer.trace

@@ -73,7 +73,7 @@ def observed(
     pair = toy_pair(seed)
     target = (ToyTree if tree else ToyModel)(len(pair.target), seed)
     plain = [surface is not None for surface in pair.target]
-    native = pair.speller._pair
+    native = pair.native
     buffer = AdaptationBuffer(direct_mapping(native, plain, len(pair.drafter)), **options)
     shown = []
 
@@ -263,7 +263,7 @@ def test_the_default_loss_reads_no_logits_and_learns_the_same(seed: int) -> None
     pair = toy_pair(seed)
     target = ToyModel(len(pair.target), seed)
     plain = [surface is not None for surface in pair.target]
-    mapping = direct_mapping(pair.speller._pair, plain, len(pair.drafter))
+    mapping = direct_mapping(pair.native, plain, len(pair.drafter))
     objective = Objective()
     lean = AdaptationBuffer(mapping, detail=objective.detail)
     whole = AdaptationBuffer(mapping)
@@ -327,7 +327,7 @@ def test_the_buffer_keeps_its_bound_and_the_newest(limit: int, prompts: int) -> 
 def test_all_of_an_answer_is_kept_where_the_drafters_context_is_cut() -> None:
     pair = toy_pair(0)
     plain = [surface is not None for surface in pair.target]
-    mapping = direct_mapping(pair.speller._pair, plain, len(pair.drafter))
+    mapping = direct_mapping(pair.native, plain, len(pair.drafter))
     for limit, several in ((1 << 20, True), (2_000, False)):
         buffer = AdaptationBuffer(mapping, max_bytes=limit)
         target, drafting = ToyModel(len(pair.target), 0), pair.drafting(1, max_length=48)

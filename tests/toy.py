@@ -111,15 +111,16 @@ class ToyPair:
 
     drafter: list[bytes | None]
     target: list[bytes | None]
+    native: _native.VocabularyPair = field(init=False)
     cache: _native.NgramCache = field(init=False)
     speller: Speller = field(init=False)
 
     def __post_init__(self) -> None:
-        pair = _native.VocabularyPair(
+        self.native = _native.VocabularyPair(
             _native.Vocabulary(self.drafter), _native.Vocabulary(self.target)
         )
-        self.cache = _native.NgramCache(pair)
-        self.speller = Speller(pair, self.segment, special_text="a")
+        self.cache = _native.NgramCache(self.native)
+        self.speller = Speller(self.native, self.segment, special_text="a")
 
     def segment(self, data: bytes) -> list[int] | None:
         """Longest match first."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from threading import Event
 from time import perf_counter
 from typing import NamedTuple
@@ -214,15 +215,19 @@ class SpeculativeDecoder:
     def _generation(self, stop: frozenset[int]) -> Generation:
         drafting = self._drafting
         seed = secrets.randbits(64) if self._seed is None else self._seed
-        chosen = {"verification": self._verification, "seed": seed, "ends": list(stop)}
-        if drafting is None:
-            return Generation(self._target.vocab_size, self._sampling, **chosen)
-        held = drafting.held
-        drafting.model.truncate(len(held))
-        return Generation(
+        new = partial(
+            Generation,
             self._target.vocab_size,
             self._sampling,
-            **chosen,
+            verification=self._verification,
+            seed=seed,
+            ends=list(stop),
+        )
+        if drafting is None:
+            return new()
+        held = drafting.held
+        drafting.model.truncate(len(held))
+        return new(
             cache=drafting.cache,
             speller=drafting.speller,
             policy=drafting.policy,
