@@ -1,7 +1,6 @@
 #include "attention.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <type_traits>
 #include <vector>
@@ -9,6 +8,7 @@
 #include "halves.h"
 #include "omnidraft/vectors.h"
 #include "products.h"
+#include "rotary.h"
 
 namespace omnidraft {
 namespace {
@@ -34,33 +34,6 @@ Path path_of(const AttentionShape& shape, const AttentionTensors& tensors, std::
 std::size_t slot_of(const AttentionTensors& tensors, std::size_t row, const Path& path) {
   return static_cast<std::size_t>(path.count == 0 ? tensors.positions[row]
                                                   : path.slots[path.count - 1]);
-}
-
-// Normalises (where `norm` is not null) and rotates one head of one row.
-void prepare_head(const AttentionShape& shape, const AttentionTensors& tensors, const float* input,
-                  const float* norm, std::size_t row, float* output) {
-  const std::size_t half = shape.head_size / 2;
-  const auto position = static_cast<std::size_t>(tensors.positions[row]);
-  const float* cosines = tensors.cosines + position * half;
-  const float* sines = tensors.sines + position * half;
-  if (norm != nullptr) {
-    double squares = 0;
-    for (std::size_t i = 0; i < shape.head_size; ++i) {
-      squares += static_cast<double>(input[i]) * static_cast<double>(input[i]);
-    }
-    const auto mean = static_cast<float>(squares / static_cast<double>(shape.head_size));
-    const float factor = 1.0F / std::sqrt(mean + shape.norm_epsilon);
-    for (std::size_t i = 0; i < shape.head_size; ++i) {
-      output[i] = input[i] * factor * norm[i];
-    }
-    input = output;
-  }
-  for (std::size_t i = 0; i < half; ++i) {
-    const float first = input[i];
-    const float second = input[half + i];
-    output[i] = first * cosines[i] - second * sines[i];
-    output[half + i] = second * cosines[i] + first * sines[i];
-  }
 }
 
 struct Row {
@@ -180,15 +153,22 @@ OMNIDRAFT_INLINE float softmax(float* scores, std::size_t count) {
   for (std::size_t lane = 1; lane < W; ++lane) {
     maximum = std::max(maximum, static_cast<float>(best[lane]));
   }
-  Floats sums{};
-  for (std::size_t i = 0; i < count; i += W) {
-    const Floats x = exp2_of<W, true>(load<W>(scores + i) - maximum);
-    store<W>(x, scores + i);
-    sums += x;
+  // As many sums whatever the width of vectors, so that it does not change their bits.
+  constexpr std::size_t kSums = 16;
+  static_assert(kKeyTile % kSums == 0 && kSums % W == 0);
+  Floats sums[kSums / W] = {};
+  for (std::size_t i = 0; i < count; i += kSums) {
+#pragma GCC unroll 4
+    for (std::size_t part = 0; part < kSums / W; ++part) {
+      float* const at = scores + i + part * W;
+      const Floats x = exp2_of<W, true>(load<W>(at) - maximum);
+      store<W>(x, at);
+      sums[part] += x;
+    }
   }
   float sum = 0;
-  for (std::size_t lane = 0; lane < W; ++lane) {
-    sum += sums[lane];
+  for (std::size_t i = 0; i < kSums; ++i) {
+    sum += sums[i / W][i % W];
   }
   return sum;
 }

@@ -2,7 +2,8 @@
 //
 // Whatever the pass, a row's sums are taken in the order of its own keys, by the same instructions,
 // and what lies where it does not see, numbers or not, never enters them. So row i of a pass over n
-// tokens equals, bit for bit, a pass over that token alone.
+// tokens equals, bit for bit, a pass over that token alone. It is the same bits on the processors
+// that gate.h names, too.
 //
 // A row may be a node of a tree of tokens: see `paths`. It equals, bit for bit, the last row of its
 // path decoded as a chain: its scores are moved into the order of the path before they are summed.

@@ -1,9 +1,9 @@
 // A linear layer with weights of 4 or 8 bits and 8-bit inputs, both in blocks of 32 along the
 // inputs.
 //
-// Every kernel gives the same bits, whatever rows are beside a row: products within a block are
-// sums of integers, exact in any order, and the blocks are added one after the other, as `multiply`
-// says.
+// Every kernel on every processor gives the same bits, whatever rows are beside a row: products
+// within a block are sums of integers, exact in any order, and the blocks are added one after the
+// other, as `multiply` says.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // A linear layer with 8-bit weights and inputs, as fast as memory gives the weights. Sums of
-// integers are exact in any order, so every kernel gives the same bits, whatever rows are beside a
-// row.
+// integers are exact in any order, so every kernel on every processor gives the same bits, whatever
+// rows are beside a row.
 #pragma once
 
 #include <cstddef>

@@ -16,7 +16,8 @@ struct LowRank {
   float* result = nullptr;      // [rows, outputs]
 };
 
-// result = base + (x a) b in rows begin...end-1. A row does not depend on begin and end.
+// result = base + (x a) b in rows begin...end-1. A row does not depend on begin and end. The same
+// bits on the processors that gate.h names.
 void add_low_rank(const LowRank& lora, std::size_t begin, std::size_t end);
 
 }  // namespace omnidraft

@@ -7,7 +7,7 @@
 namespace omnidraft {
 
 // levels = 128 + round(x / step), to the even of two neighbours, with step = max |x| / 127, at
-// least 1e-20, for each of `rows` rows of `width` values.
+// least 1e-20, for each of `rows` rows of `width` values. The same bits on every processor.
 void quantize_rows(const float* x, std::size_t rows, std::size_t width, std::uint8_t* levels,
                    float* steps);
 
