@@ -13,6 +13,7 @@ from omnidraft.export.calibration import calibration_texts, held_texts
 from omnidraft.export.checkpoint import Checkpoint, Decoder, open_checkpoint
 from omnidraft.export.checkpoint.safetensors import describe
 from omnidraft.export.checkpoint.spec import check_drafts
+from omnidraft.export.description import describe_folder, special_tokens
 from omnidraft.export.latency import measure_latency
 from omnidraft.export.parity import (
     REFERENCE_FILE,
@@ -116,7 +117,10 @@ def export(
             (folder / file).write_bytes(content)
         reference.save(folder / REFERENCE_FILE)
         progress("checksums", None)
-        bundle = _describe(name, recipe, options, built, checkpoint, source, folder)
+        bundle = _describe(name, recipe, options, built, checkpoint, source)
+        bundle = bundle.model_copy(update={"special_tokens": special_tokens(tokenizer, files)})
+        describe_folder(bundle, folder)
+        bundle = _with_files(bundle, folder)
         bundle.save(folder)
         progress("parity", None)
         bundle, parity = _prove(bundle, folder, recipe, options, reference, calibration)
@@ -132,7 +136,8 @@ def export(
             with tempfile.TemporaryDirectory(prefix="built-in-", dir=folder) as scratch:
                 other = Path(scratch)
                 built = recipe.build(checkpoint, other, plain, built_in, report)
-                _describe(name, recipe, plain, built, checkpoint, None, other).save(other)
+                bundled = _describe(name, recipe, plain, built, checkpoint, None)
+                _with_files(bundled, other).save(other)
                 usual = measure_parity(open_engine(other, threads=options.threads), reference)
             _warn_of_calibration(parity, usual, calibration)
         _check_output(output)  # again: files may have come meanwhile
@@ -256,8 +261,8 @@ def _float32_reference(
         recipe = find_recipe("onnx")
         options = Options("none", lora_rank=0, context=context)
         built = recipe.build(checkpoint, plain, options, [], lambda stage, done, total: None)
-        bundle = _describe("reference", recipe, options, built, checkpoint, None, plain)
-        bundle.save(plain)
+        bundle = _describe("reference", recipe, options, built, checkpoint, None)
+        _with_files(bundle, plain).save(plain)
         return make_reference(open_engine(plain), texts, positions)
 
 
@@ -268,8 +273,8 @@ def _describe(
     built: Built,
     checkpoint: Checkpoint,
     source: Path | None,
-    folder: Path,
 ) -> Bundle:
+    """The manifest, without the files."""
     d = checkpoint.decoder
     assert options.quantization is not None
     return Bundle(
@@ -293,8 +298,13 @@ def _describe(
         weights=built.weights,
         source_sha256=source_sha256(source) if source else "",
         versions={"omnidraft": version("omnidraft"), **built.versions},
-        files={file: FileEntry(**entry) for file, entry in describe_files(folder).items()},
+        files={},
     )
+
+
+def _with_files(bundle: Bundle, folder: Path) -> Bundle:
+    files = {file: FileEntry(**entry) for file, entry in describe_files(folder).items()}
+    return bundle.model_copy(update={"files": files})
 
 
 def _prove(

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from math import prod
 from typing import Literal
 
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from omnidraft.export.graphs.drafter import IDENTITY
+from omnidraft.export.meanings import Meanings, meaning
 from omnidraft.runtime.storage.bundle import Graph, Tensor, WeightShare
 
 # Where an operator takes the weights.
@@ -17,20 +18,55 @@ _LOOKUPS = {"Gather": 0, "GatherBlockQuantized": 0}
 
 
 def describe_graph(
-    role: Literal["decoder", "training"], file: str, model: ModelProto, tokens: int | None = None
+    role: Literal["decoder", "training"],
+    file: str,
+    model: ModelProto,
+    meanings: Meanings,
+    usage: str,
+    tokens: int | None = None,
 ) -> Graph:
     """Describe the graph that ``file`` holds.
 
     Args:
-        tokens: see ``Graph.tokens``.
+        meanings: see ``export.meanings``.
+        usage, tokens: see ``Graph``.
     """
+    scales = _scales(model)
+
+    def tensor(value: ValueInfoProto) -> Tensor:
+        dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        scale, zero_point = scales.get(value.name, (None, None))
+        return Tensor(
+            name=value.name,
+            dtype=dtype.name,
+            shape=shape_of(value),
+            meaning=meaning(value.name, meanings),
+            scale=scale,
+            zero_point=zero_point,
+        )
+
     return Graph(
         role=role,
         file=file,
         tokens=tokens,
-        inputs=[_tensor(value) for value in model.graph.input],
-        outputs=[_tensor(value) for value in model.graph.output],
+        inputs=[tensor(value) for value in model.graph.input],
+        outputs=[tensor(value) for value in model.graph.output],
+        usage=usage,
     )
+
+
+def _scales(model: ModelProto) -> dict[str, tuple[float, int]]:
+    """Scale and zero point of what enters and leaves a graph as integers, by name."""
+    stored = {tensor.name: tensor for tensor in model.graph.initializer}
+    ends = {value.name for value in (*model.graph.input, *model.graph.output)}
+    return {
+        node.input[0]: (
+            float(numpy_helper.to_array(stored[node.input[1]])),
+            int(numpy_helper.to_array(stored[node.input[2]])),
+        )
+        for node in model.graph.node
+        if node.op_type == "DequantizeLinear" and node.input[0] in ends
+    }
 
 
 def describe_weights(model: ModelProto) -> list[WeightShare]:
@@ -84,8 +120,3 @@ def _weights(node: NodeProto, tensor: TensorProto) -> tuple[str, int, int]:
 def shape_of(value: ValueInfoProto) -> list[int | str]:
     """The dimensions of an input or output, an open one by its name."""
     return [size.dim_param or size.dim_value for size in value.type.tensor_type.shape.dim]
-
-
-def _tensor(value: ValueInfoProto) -> Tensor:
-    dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-    return Tensor(name=value.name, dtype=dtype.name, shape=shape_of(value))

@@ -17,6 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omnidraft.export.checkpoint import Checkpoint
+from omnidraft.export.meanings import (
+    CHIP_USAGE,
+    EXECUTORCH,
+    EXECUTORCH_USAGE,
+    TRAINING,
+    TRAINING_USAGE,
+    Meanings,
+    meaning,
+)
 from omnidraft.export.recipes import Built, Options, Progress
 from omnidraft.export.socs import find_soc
 from omnidraft.runtime.errors import MissingDependencyError, OmniDraftError
@@ -274,13 +283,20 @@ def _decoder_graph(
         tokens=CHIP_WIDTH if fixed_length else None,
         most_tokens=None if fixed_length else WIDTH,
         inputs=[
-            Tensor(name="tokens", dtype="int64", shape=[1, count]),
-            Tensor(name="positions", dtype="int64", shape=[count]),
-            Tensor(name="mask", dtype="float32", shape=[count, fixed_length or "length"]),
-            *(Tensor(name=name, dtype="float32", shape=lora(name)) for name in shapes),
+            _tensor("tokens", "int64", [1, count]),
+            _tensor("positions", "int64", [count]),
+            _tensor("mask", "float32", [count, fixed_length or "length"]),
+            *(_tensor(name, "float32", lora(name)) for name in shapes),
         ],
-        outputs=[Tensor(name="logits", dtype="float32", shape=[1, count, vocab_size])],
+        outputs=[_tensor("logits", "float32", [1, count, vocab_size])],
+        usage=CHIP_USAGE if fixed_length else EXECUTORCH_USAGE,
     )
+
+
+def _tensor(
+    name: str, dtype: str, shape: list[int | str], meanings: Meanings = EXECUTORCH
+) -> Tensor:
+    return Tensor(name=name, dtype=dtype, shape=shape, meaning=meaning(name, meanings))
 
 
 def _training_graph(vocab_size: int, shapes: dict[str, tuple[int, int]]) -> Graph:
@@ -303,16 +319,15 @@ def _training_graph(vocab_size: int, shapes: dict[str, tuple[int, int]]) -> Grap
         role="training",
         file=TRAINING_FILE,
         tokens=t,
-        inputs=[
-            Tensor(name=name, dtype=dtype, shape=shape) for name, (dtype, shape) in inputs.items()
-        ],
+        inputs=[_tensor(name, dtype, shape, TRAINING) for name, (dtype, shape) in inputs.items()],
         outputs=[
-            Tensor(name="loss", dtype="float32", shape=[]),
+            _tensor("loss", "float32", [], TRAINING),
             *(
-                Tensor(name=f"grad.{name}", dtype="float32", shape=list(shape))
+                _tensor(f"grad.{name}", "float32", list(shape), TRAINING)
                 for name, shape in shapes.items()
             ),
         ],
+        usage=TRAINING_USAGE,
     )
 
 

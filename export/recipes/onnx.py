@@ -31,6 +31,7 @@ from omnidraft.export.graphs.quantize import BLOCK, Rounded
 from omnidraft.export.graphs.tensors import describe_graph, describe_weights
 from omnidraft.export.graphs.training import write_training_graph
 from omnidraft.export.graphs.writer import GRAPH_FILE, WEIGHTS_FILE
+from omnidraft.export.meanings import ONNX, ONNX_USAGE, OWN, OWN_USAGE, TRAINING, TRAINING_USAGE
 from omnidraft.export.recipes import Built, Options, Progress
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.learning.training_step import TRAINING_FILE
@@ -94,12 +95,13 @@ class OnnxRecipe:
             four=four,
             own=options.own,
         )
-        graphs = [describe_graph("decoder", GRAPH_FILE, model)]
+        meanings, usage = (OWN, OWN_USAGE) if options.own else (ONNX, ONNX_USAGE)
+        graphs = [describe_graph("decoder", GRAPH_FILE, model, meanings, usage)]
         if options.train_step:
             step = write_training_graph(
                 checkpoint, folder, progress, "float32" if quantization == "none" else "int8"
             )
-            graphs.append(describe_graph("training", TRAINING_FILE, step))
+            graphs.append(describe_graph("training", TRAINING_FILE, step, TRAINING, TRAINING_USAGE))
         return Built(
             graphs=graphs,
             weights=describe_weights(model),

@@ -16,6 +16,7 @@ from omnidraft.export.checkpoint import Checkpoint
 from omnidraft.export.graphs.qdq import observe, quantize
 from omnidraft.export.graphs.static import fix, write_static_graph
 from omnidraft.export.graphs.tensors import describe_graph, describe_weights
+from omnidraft.export.meanings import STATIC, STATIC_USAGE
 from omnidraft.export.recipes import Built, Options, Progress
 from omnidraft.export.socs import find_soc
 from omnidraft.runtime.engines.qnn import (
@@ -80,7 +81,7 @@ class QnnRecipe:
                 sources[tokens], compiled[tokens] = Path(scratch) / name, folder / name
                 save_model(model, sources[tokens])
                 compile_graph(sources[tokens], compiled[tokens], soc)
-                graphs.append(describe_graph("decoder", name, model, tokens))
+                graphs.append(describe_graph("decoder", name, model, STATIC, STATIC_USAGE, tokens))
             if is_emulator():
                 progress("emulation", 0, 1)
                 emulation = compare(sources, compiled, texts, soc)

@@ -48,11 +48,31 @@ class Geometry(_Part):
 
 
 class Tensor(_Part):
-    """An input or output of a graph; a dimension with a name is dynamic."""
+    """An input or output of a graph; a dimension with a name is dynamic.
+
+    ``meaning`` says what it holds. A quantized one holds integers, whose value is
+    (stored - ``zero_point``) x ``scale``.
+    """
 
     name: str
     dtype: str
     shape: list[int | str]
+    meaning: str = ""
+    scale: Annotated[float, Field(gt=0)] | None = None
+    zero_point: int | None = None
+
+
+class SpecialTokens(_Part):
+    """The tokens that a text begins and ends with.
+
+    ``beginning`` is what the caller puts in front of a text, as no graph does; None: nothing.
+    ``tokenizer_adds_it``: whether tokenizer.json puts it there where special tokens are asked for.
+    After any of ``ends`` a text is over.
+    """
+
+    beginning: Annotated[int, Field(ge=0)] | None
+    tokenizer_adds_it: bool
+    ends: list[Annotated[int, Field(ge=0)]]
 
 
 class Graph(_Part):
@@ -61,6 +81,7 @@ class Graph(_Part):
     ``role`` is ``decoder`` for every graph that scores tokens, ``training`` for a training step.
     ``tokens`` is how many tokens a pass of a static graph takes, None where the graph is dynamic;
     ``most_tokens`` how many a dynamic graph takes at most, None where that is not bounded.
+    ``usage`` says how it is stepped.
     """
 
     role: Literal["decoder", "training"]
@@ -69,6 +90,7 @@ class Graph(_Part):
     most_tokens: Annotated[int, Field(ge=1)] | None = None
     inputs: list[Tensor]
     outputs: list[Tensor]
+    usage: str = ""
 
 
 class Lora(_Part):
@@ -190,6 +212,7 @@ class Bundle(_Part):
     soc: Soc | None = None
     lora: Lora | None = None
     max_threads: Annotated[int, Field(ge=1)] | None = None
+    special_tokens: SpecialTokens | None = None
     graphs: Annotated[list[Graph], Field(min_length=1)]
     weights: Annotated[list[WeightShare], Field(min_length=1)]
     source_sha256: str
