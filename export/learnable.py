@@ -34,10 +34,16 @@ def learnable_drafter(name: str, *, progress: Progress = lambda step, fraction: 
     """
     folder = expanded(name)
     if (folder / BUNDLE_FILE).is_file():
-        if Bundle.load(folder, checksums=False).lora is None:
+        bundle = Bundle.load(folder, checksums=False)
+        if bundle.lora is None:
             raise OmniDraftError(
                 f"{folder} has no LoRA inputs and takes no adapter. Export it again with "
                 "--lora-rank from 1."
+            )
+        if bundle.layout == "genai":
+            raise OmniDraftError(
+                f"{folder} was exported for other programs (--layout genai): here it takes no "
+                "adapter. Export it again without --layout."
             )
         return folder
     source = find_checkpoint(name, progress)

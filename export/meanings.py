@@ -31,9 +31,28 @@ ONNX_USAGE = (
     "A pass takes any number of tokens. Give each past.* zeros of float32 [1, kv_heads, capacity, "
     "head_size], capacity being the longest text that is wanted, at most the context length; after "
     "a pass give present.* back as past.*, or bind both to the same memory, which copies nothing. "
-    "A smaller capacity, 0 among them, grows with the text. To drop the last tokens, count fewer "
-    "of them in the next pass: what they left behind is written over. LoRA inputs, where there are "
-    "any, may be left out: that is the base model."
+    "Beginning with a capacity of 0, present.* grows with the text instead. To drop the last "
+    "tokens, count fewer of them in the next pass, and cut a cache that grows to what is kept. "
+    "LoRA inputs, where there are any, may be left out: that is the base model."
+)
+
+GENAI: Meanings = {
+    "input_ids": "ids of this pass's tokens, which follow those in the KV cache",
+    "attention_mask": "ones, one for each token in the KV cache and in this pass",
+    "position_ids": "place of each token in the text, counted from 0",
+    "past_key_values.#.key": f"{_KEY}; what lies behind the tokens cached is not read",
+    "past_key_values.#.value": f"{_VALUE}; what lies behind the tokens cached is not read",
+    "logits": _LOGITS,
+    "present.#.key": "past_key_values.#.key with the pass's tokens",
+    "present.#.value": "past_key_values.#.value with the pass's tokens",
+}
+GENAI_USAGE = (
+    "As transformers, optimum and onnxruntime-genai name and step it, for one text at a time; "
+    "genai_config.json and config.json lie beside it. Give present.* back as past_key_values.*. "
+    "These may begin with no token and grow, or be one buffer as long as the longest text that is "
+    "wanted, at most the context length, which past and present share. To drop the last tokens, "
+    "make the mask shorter, and cut a cache that grows to what is kept. LoRA inputs, where there "
+    "are any, may be left out: that is the base model."
 )
 
 OWN: Meanings = {

@@ -107,7 +107,8 @@ def export(
         if calibration is not None:
             _check_enough(tokens, calibration)
         reference = _float32_reference(checkpoint, folder, texts, recipe.parity_positions, context)
-        built = recipe.build(checkpoint, folder, options, tokens, report)
+        special = special_tokens(tokenizer, files)
+        built = recipe.build(checkpoint, folder, options, tokens, report, special)
         if calibration is not None and not built.calibrated:
             raise OmniDraftError(
                 "--calibration has no effect on this checkpoint: its weights lie on a grid that "
@@ -118,7 +119,7 @@ def export(
         reference.save(folder / REFERENCE_FILE)
         progress("checksums", None)
         bundle = _describe(name, recipe, options, built, checkpoint, source)
-        bundle = bundle.model_copy(update={"special_tokens": special_tokens(tokenizer, files)})
+        bundle = bundle.model_copy(update={"special_tokens": special})
         describe_folder(bundle, folder)
         bundle = _with_files(bundle, folder)
         bundle.save(folder)
@@ -151,6 +152,11 @@ def _complete(options: Options, recipe: Recipe) -> Options:
         raise OmniDraftError(
             f"The {recipe.backend} backend has no quantization {chosen}; "
             f"it has {', '.join(recipe.quantizations)}."
+        )
+    if options.layout not in recipe.layouts:
+        raise OmniDraftError(
+            f"The {recipe.backend} backend has no layout {options.layout}; "
+            f"it has {', '.join(recipe.layouts)}."
         )
     if options.min_agreement is not None and not 0 <= options.min_agreement <= 1:
         raise OmniDraftError(f"--min-agreement {options.min_agreement} is no share from 0 to 1.")
@@ -280,6 +286,7 @@ def _describe(
     return Bundle(
         name=name,
         backend=recipe.backend,
+        layout=options.layout,
         quantization=options.quantization,
         geometry=Geometry(
             layers=d.layers,

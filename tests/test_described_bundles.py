@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Set
 from pathlib import Path
 
 import onnxruntime as ort
@@ -16,6 +17,7 @@ from tiny import write_drafter, write_target
 from omnidraft.export.pipeline import export
 from omnidraft.export.recipes import Options
 from omnidraft.runtime.engines import open_engine
+from omnidraft.runtime.engines.model import CausalModel
 from omnidraft.runtime.storage.bundle import BUNDLE_FILE, Bundle, _digest
 from omnidraft.runtime.text.tokenizer import Tokenizer
 
@@ -40,8 +42,13 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def greedy(folder: Path, count: int) -> list[int]:
     """What our own engine answers to ``PROMPT``."""
     model, tokenizer = open_engine(folder, threads=1), Tokenizer.load(folder)
-    new, answer = tokenizer.encode(PROMPT), []
-    while len(answer) < count and new[-1] not in tokenizer.eos_ids:
+    return continued(model, tokenizer.encode(PROMPT), tokenizer.eos_ids, count)
+
+
+def continued(model: CausalModel, prompt: list[int], ends: Set[int], count: int) -> list[int]:
+    """At most ``count`` likeliest tokens after a prompt, up to one that ends it."""
+    new, answer = prompt, []
+    while len(answer) < count and new[-1] not in ends:
         new = [int(model.forward(new, 1)[0].argmax())]
         answer += new
     return answer

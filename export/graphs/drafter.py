@@ -44,6 +44,7 @@ def write_drafter_graph(
     lora: bool = False,
     four: Mapping[str, Rounded] | None = None,
     own: bool = False,
+    writer_type: type[DrafterWriter] | None = None,
 ) -> ModelProto:
     """Write ``model.onnx`` and ``model.onnx.data`` into ``folder``, for a decoder like Llama's.
 
@@ -57,6 +58,7 @@ def write_drafter_graph(
 
     Args:
         lora, four, own: see ``DrafterWriter``.
+        writer_type: another one, for a graph of other inputs and outputs.
 
     Raises:
         OmniDraftError: see ``check_drafts``.
@@ -66,7 +68,7 @@ def write_drafter_graph(
     # A new file: the old one may still be mapped into memory.
     (folder / WEIGHTS_FILE).unlink(missing_ok=True)
     with (folder / WEIGHTS_FILE).open("wb") as file:
-        writer = DrafterWriter(
+        writer = (writer_type or DrafterWriter)(
             checkpoint, file, quantization, progress, lora=lora, four=four, own=own
         )
         model = writer.build()
@@ -128,6 +130,9 @@ class DrafterWriter(DecoderWriter):
             logits of others are as good as −infinity.
     """
 
+    positions: tuple[str, ...] = ()
+    """The input that says where tokens are, if attention is not to count them itself."""
+
     def __init__(
         self,
         checkpoint: Checkpoint,
@@ -172,9 +177,9 @@ class DrafterWriter(DecoderWriter):
         ]
         shape: list[str | int] = [1, d.kv_heads, "capacity", d.head_size]
         for i in range(d.layers):
-            for part in ("key", "value"):
-                inputs.append(value(f"past.{i}.{part}", TensorProto.FLOAT, shape))
-                outputs.append(value(f"present.{i}.{part}", TensorProto.FLOAT, shape))
+            past, present = self.cache_names("past", i), self.cache_names("present", i)
+            inputs += [value(name, TensorProto.FLOAT, shape) for name in past]
+            outputs += [value(name, TensorProto.FLOAT, shape) for name in present]
         return inputs, outputs
 
     def last_rows(self, x: str) -> str:
@@ -191,11 +196,12 @@ class DrafterWriter(DecoderWriter):
         qkv = self.linear(x, f"{i}.qkv", joined.shape, [joined], bias)
         cos, sin = self.ropes[i]
         mixed = f"attention_{i}"
-        past = (f"past.{i}.key", f"past.{i}.value")
+        past, present = self.cache_names("past", i), self.cache_names("present", i)
+        lengths = ("last_position", "total_length")
         self.node(
             "GroupQueryAttention",
-            [qkv, "", "", *past, "last_position", "total_length", cos, sin],
-            [mixed, f"present.{i}.key", f"present.{i}.value"],
+            [qkv, "", "", *past, *lengths, cos, sin, *self.positions],
+            [mixed, *present],
             domain=CONTRIB,
             num_heads=d.heads,
             kv_num_heads=d.kv_heads,
@@ -230,6 +236,10 @@ class DrafterWriter(DecoderWriter):
         down = self.node("MatMul", [x, a])
         output: str = self.node("Add", [y, self.node("MatMul", [down, b])])
         return output
+
+    def cache_names(self, when: Literal["past", "present"], i: int) -> tuple[str, str]:
+        """A layer's keys and values, before the pass and after it."""
+        return f"{when}.{i}.key", f"{when}.{i}.value"
 
     def gate(self, joined: str) -> str:
         if self.own:

@@ -26,6 +26,12 @@ class OmniDraftExportCommand(BaseOptimumCLICommand):  # type: ignore[misc]
         add("-m", "--model", required=True, help="folder, GGUF file, Hugging Face id, 'default'")
         add("output", type=Path, help="folder to write; a bundle that is there is replaced")
         add("--backend", default="onnx", choices=("onnx", "qnn", "executorch"))
+        add(
+            "--layout",
+            default="omnidraft",
+            choices=("omnidraft", "genai", "llm-runner"),
+            help="names of inputs and outputs: ours, or those of other programs",
+        )
         add("--quantization", choices=("none", "int8", "int4", "a16w8"), help="default: by backend")
         add("--lora-rank", type=int, default=32, help="rank of the LoRA inputs; 0: none")
         add("--context", type=int, help="longest sequence, in tokens; default: by backend")

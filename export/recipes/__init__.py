@@ -21,9 +21,13 @@ from omnidraft.runtime.storage.bundle import (
     Lora,
     Quantization,
     Soc,
+    SpecialTokens,
     Thresholds,
     WeightShare,
 )
+from omnidraft.runtime.storage.manifest import Layout
+
+NO_SPECIAL_TOKENS = SpecialTokens(beginning=None, tokenizer_adds_it=False, ends=[])
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage, steps done and steps in all."""
@@ -44,6 +48,7 @@ class Options:
         train_step: add a graph that trains the LoRA inputs. It holds the weights once more.
         own: for this program alone, where the recipe can: a faster graph, with an operator of
             the package's, whose head computes only what the checkpoint says is ever drafted.
+        layout: see ``manifest.Layout``.
     """
 
     quantization: Quantization | None = None
@@ -54,6 +59,7 @@ class Options:
     min_agreement: float | None = None
     train_step: bool = False
     own: bool = False
+    layout: Layout = "omnidraft"
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,7 @@ class Recipe(Protocol):
     """The first is the default, unless a chip is named and ``chip_quantization`` is another."""
     chip_quantization: Quantization | None
     """The default where a chip is named; None: as elsewhere."""
+    layouts: tuple[Layout, ...]
     calibrated: tuple[Quantization, ...]
     """Those that calibration text has an effect on."""
     context: int
@@ -104,6 +111,7 @@ class Recipe(Protocol):
         options: Options,
         calibration: Sequence[Sequence[int]],
         progress: Progress,
+        special_tokens: SpecialTokens = NO_SPECIAL_TOKENS,
     ) -> Built:
         """Write the graphs into ``folder`` (which is temporary; failing halfway is fine).
 
@@ -111,6 +119,7 @@ class Recipe(Protocol):
             checkpoint: of a decoder that ``check_drafts`` allows.
             options: with ``quantization`` and ``context`` set.
             calibration: texts as the drafter's tokens, for static quantization.
+            special_tokens: for files that name them.
         """
 
 

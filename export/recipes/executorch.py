@@ -26,7 +26,7 @@ from omnidraft.export.meanings import (
     Meanings,
     meaning,
 )
-from omnidraft.export.recipes import Built, Options, Progress
+from omnidraft.export.recipes import NO_SPECIAL_TOKENS, Built, Options, Progress
 from omnidraft.export.socs import find_soc
 from omnidraft.runtime.errors import MissingDependencyError, OmniDraftError
 from omnidraft.runtime.quiet import quiet
@@ -36,9 +36,11 @@ from omnidraft.runtime.storage.bundle import (
     Lora,
     Quantization,
     Soc,
+    SpecialTokens,
     Tensor,
     Thresholds,
 )
+from omnidraft.runtime.storage.manifest import Layout
 
 if TYPE_CHECKING:
     import torch
@@ -71,6 +73,7 @@ class ExecuTorchRecipe:
     backend: Backend = "executorch"
     quantizations: tuple[Quantization, ...] = ("int8", "int4", "none")
     chip_quantization: Quantization | None = "none"
+    layouts: tuple[Layout, ...] = ("omnidraft",)
     calibrated: tuple[Quantization, ...] = ()
     context = 1024
     thresholds: Mapping[Quantization, Thresholds] = {
@@ -101,6 +104,7 @@ class ExecuTorchRecipe:
         options: Options,
         calibration: Sequence[Sequence[int]],
         progress: Progress,
+        special_tokens: SpecialTokens = NO_SPECIAL_TOKENS,
     ) -> Built:
         from omnidraft.export.torch_llama.model import Llama, lora_shapes
         from omnidraft.export.torch_llama.quantize import quantize, weight_bits

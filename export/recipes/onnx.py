@@ -26,16 +26,33 @@ from omnidraft.export.graphs.drafter import (
     whole_drafter_pass,
     write_drafter_graph,
 )
+from omnidraft.export.graphs.genai import GenaiWriter, write_configs
 from omnidraft.export.graphs.gptq import quantize_blocks4_gptq
 from omnidraft.export.graphs.quantize import BLOCK, Rounded
 from omnidraft.export.graphs.tensors import describe_graph, describe_weights
 from omnidraft.export.graphs.training import write_training_graph
 from omnidraft.export.graphs.writer import GRAPH_FILE, WEIGHTS_FILE
-from omnidraft.export.meanings import ONNX, ONNX_USAGE, OWN, OWN_USAGE, TRAINING, TRAINING_USAGE
-from omnidraft.export.recipes import Built, Options, Progress
+from omnidraft.export.meanings import (
+    GENAI,
+    GENAI_USAGE,
+    ONNX,
+    ONNX_USAGE,
+    OWN,
+    OWN_USAGE,
+    TRAINING,
+    TRAINING_USAGE,
+)
+from omnidraft.export.recipes import NO_SPECIAL_TOKENS, Built, Options, Progress
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.learning.training_step import TRAINING_FILE
-from omnidraft.runtime.storage.bundle import Backend, Lora, Quantization, Thresholds
+from omnidraft.runtime.storage.bundle import (
+    Backend,
+    Lora,
+    Quantization,
+    SpecialTokens,
+    Thresholds,
+)
+from omnidraft.runtime.storage.manifest import Layout
 
 # What 4 bits may cost in all, in nats of KL divergence from float32 on the calibration text. A
 # matrix that is too dear keeps 8 bits: the smaller a drafter, the more of them.
@@ -54,6 +71,7 @@ class OnnxRecipe:
     backend: Backend = "onnx"
     quantizations: tuple[Quantization, ...] = ("int8", "int4", "none")
     chip_quantization = None
+    layouts: tuple[Layout, ...] = ("omnidraft", "genai")
     calibrated: tuple[Quantization, ...] = ("int4",)
     context = 0
     thresholds: Mapping[Quantization, Thresholds] = {
@@ -70,6 +88,8 @@ class OnnxRecipe:
             )
         if options.train_step and not options.lora_rank:
             raise OmniDraftError("A training step trains LoRA inputs: --lora-rank from 1.")
+        if options.layout == "genai" and (options.train_step or options.own):
+            raise OmniDraftError("--layout genai is for programs that take no --train-step.")
 
     def build(
         self,
@@ -78,6 +98,7 @@ class OnnxRecipe:
         options: Options,
         calibration: Sequence[Sequence[int]],
         progress: Progress,
+        special_tokens: SpecialTokens = NO_SPECIAL_TOKENS,
     ) -> Built:
         quantization = options.quantization or "none"
         four: dict[str, Rounded] = {}
@@ -94,8 +115,12 @@ class OnnxRecipe:
             lora=options.lora_rank > 0,
             four=four,
             own=options.own,
+            writer_type=GenaiWriter if options.layout == "genai" else DrafterWriter,
         )
         meanings, usage = (OWN, OWN_USAGE) if options.own else (ONNX, ONNX_USAGE)
+        if options.layout == "genai":
+            meanings, usage = GENAI, GENAI_USAGE
+            write_configs(folder, checkpoint.decoder, options.context, special_tokens)
         graphs = [describe_graph("decoder", GRAPH_FILE, model, meanings, usage)]
         if options.train_step:
             step = write_training_graph(

@@ -17,7 +17,7 @@ from omnidraft.export.graphs.qdq import observe, quantize
 from omnidraft.export.graphs.static import fix, write_static_graph
 from omnidraft.export.graphs.tensors import describe_graph, describe_weights
 from omnidraft.export.meanings import STATIC, STATIC_USAGE
-from omnidraft.export.recipes import Built, Options, Progress
+from omnidraft.export.recipes import NO_SPECIAL_TOKENS, Built, Options, Progress
 from omnidraft.export.socs import find_soc
 from omnidraft.runtime.engines.qnn import (
     PROVIDER,
@@ -27,7 +27,16 @@ from omnidraft.runtime.engines.qnn import (
     npu_session,
 )
 from omnidraft.runtime.errors import OmniDraftError
-from omnidraft.runtime.storage.bundle import Backend, Emulation, Lora, Quantization, Soc, Thresholds
+from omnidraft.runtime.storage.bundle import (
+    Backend,
+    Emulation,
+    Lora,
+    Quantization,
+    Soc,
+    SpecialTokens,
+    Thresholds,
+)
+from omnidraft.runtime.storage.manifest import Layout
 
 # Tokens of a pass: reading a prompt, and drafting.
 PASSES = (8, 1)
@@ -44,6 +53,7 @@ class QnnRecipe:
     backend: Backend = "qnn"
     quantizations: tuple[Quantization, ...] = ("a16w8",)
     chip_quantization = None
+    layouts: tuple[Layout, ...] = ("omnidraft",)
     calibrated = quantizations
     context = 1024
     thresholds: Mapping[Quantization, Thresholds] = {
@@ -64,6 +74,7 @@ class QnnRecipe:
         options: Options,
         calibration: Sequence[Sequence[int]],
         progress: Progress,
+        special_tokens: SpecialTokens = NO_SPECIAL_TOKENS,
     ) -> Built:
         soc = find_soc(options.soc)
         context, rank = options.context, options.lora_rank

@@ -10,7 +10,7 @@ import typer
 from omnidraft.cli import options as opt
 from omnidraft.cli.inspect import inspect
 from omnidraft.cli.output import steps
-from omnidraft.runtime.storage.manifest import Backend, BundleQuantization
+from omnidraft.runtime.storage.manifest import Backend, BundleQuantization, Layout
 
 
 def export(
@@ -28,6 +28,14 @@ def export(
     backend: Annotated[
         Backend, typer.Option(**opt.one_of(Backend), help="What will run the bundle.")
     ] = "onnx",
+    layout: Annotated[
+        Layout,
+        typer.Option(
+            **opt.one_of(Layout),
+            help="Names of inputs and outputs: ours, or with onnx those of transformers and "
+            "onnxruntime-genai (genai).",
+        ),
+    ] = "omnidraft",
     quantization: Annotated[
         BundleQuantization | None,
         typer.Option(
@@ -91,13 +99,21 @@ def export(
     \b
     Examples:
       omnidraft export default --output bundle
+      omnidraft export default --output bundle --layout genai
       omnidraft export default --output bundle --backend qnn --soc SM8650
     """
     from omnidraft.export.pipeline import export as write
     from omnidraft.export.recipes import Options
 
     options = Options(
-        quantization, lora_rank, context or 0, soc, threads, min_agreement, train_step
+        quantization,
+        lora_rank,
+        context or 0,
+        soc,
+        threads,
+        min_agreement,
+        train_step,
+        layout=layout,
     )
     with steps(f"exporting {checkpoint}", quiet=as_json) as show:
         write(checkpoint, output, backend, options, calibration=calibration, progress=show)

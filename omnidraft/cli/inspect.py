@@ -91,7 +91,8 @@ def _print_bundle(bundle: Bundle, verified: Verified | None) -> None:
     table.add_column(overflow="fold")
     g = bundle.geometry
     table.add_row("drafter", bundle.name)
-    table.add_row("backend", f"{bundle.backend}, weights {bundle.quantization}")
+    layout = "" if bundle.layout == "omnidraft" else f", layout {bundle.layout}"
+    table.add_row("backend", f"{bundle.backend}{layout}, weights {bundle.quantization}")
     if bundle.soc is not None:
         table.add_row("chip", f"{bundle.soc.name} ({bundle.soc.htp_architecture})")
         if (emulation := bundle.soc.emulation) is not None:

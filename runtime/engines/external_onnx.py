@@ -21,6 +21,7 @@ from omnidraft.runtime.engines.onnx_session import cpu_session, pass_options
 from omnidraft.runtime.engines.registry import EngineSpec
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
 from omnidraft.runtime.storage.checkpoints import is_checkpoint
+from omnidraft.runtime.storage.manifest import BUNDLE_FILE
 from omnidraft.runtime.storage.reading import LARGEST_JSON, read_bounded, reading
 
 # optimum's and transformers.js's names, the exact ones before the quantized ones.
@@ -285,10 +286,16 @@ def _opens(path: Path) -> bool:
     return path.is_dir() and not is_checkpoint(path) and find_decoder(path) is not None
 
 
+def _load(path: Path, threads: int, context: int | None) -> ExternalOnnxModel:
+    if (path / BUNDLE_FILE).is_file():
+        from omnidraft.runtime.storage.bundle import Bundle
+
+        Bundle.load(path)  # its files are as they were written
+    return ExternalOnnxModel(path, threads=threads, max_length=context)
+
+
 ENGINE = EngineSpec(
-    load=lambda path, threads, context: ExternalOnnxModel(
-        path, threads=threads, max_length=context
-    ),
+    load=_load,
     opens=_opens,
     what="a folder with an ONNX decoder (genai_config.json, model.onnx or "
     "onnx/decoder_model_merged.onnx) and tokenizer.json",

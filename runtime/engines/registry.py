@@ -71,7 +71,8 @@ def engine_of(path: Path) -> Engine:
     if (path / BUNDLE_FILE).is_file():
         from omnidraft.runtime.storage.bundle import Bundle
 
-        return Bundle.load(path, checksums=False).backend
+        bundle = Bundle.load(path, checksums=False)
+        return "external-onnx" if bundle.layout == "genai" else bundle.backend
     for engine in ENGINES:
         if engine_spec(engine).opens(path):
             return engine

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
 from omnidraft.runtime.storage.manifest import BUNDLE_FILE as BUNDLE_FILE
 from omnidraft.runtime.storage.manifest import Backend as Backend
-from omnidraft.runtime.storage.manifest import BundleQuantization, file_sha256
+from omnidraft.runtime.storage.manifest import BundleQuantization, Layout, file_sha256
 from omnidraft.runtime.storage.reading import LARGEST_JSON, inside, read_bounded, reading
 from omnidraft.runtime.storage.validation import mistakes
 
@@ -207,6 +207,7 @@ class Bundle(_Part):
     schema_version: Literal[2] = 2
     name: str
     backend: Backend
+    layout: Layout = "omnidraft"
     quantization: Quantization
     geometry: Geometry
     soc: Soc | None = None

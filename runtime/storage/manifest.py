@@ -19,6 +19,9 @@ MANIFEST_FILE = "omnidraft-model.json"
 BUNDLE_FILE = "omnidraft.json"
 Backend = Literal["onnx", "qnn", "executorch"]
 BundleQuantization = Literal["none", "int8", "int4", "a16w8"]
+Layout = Literal["omnidraft", "genai", "llm-runner"]
+"""Whose names a bundle's graphs have: ours, transformers' (which onnxruntime-genai takes), or those
+of ExecuTorch's LLM runners."""
 # Of the manifest and of what the conversion writes: models of another version are converted anew.
 SCHEMA_VERSION = 6
 
