@@ -1,0 +1,20 @@
+package org.omnidraft.engine
+
+/** An error that a user can act on. The message says what was wrong and what to do. */
+open class OmniDraftException(message: String, cause: Throwable? = null) :
+    Exception(message, cause)
+
+/** A prompt or a generation does not fit the model's context. */
+class ContextOverflowException(message: String) : OmniDraftException(message)
+
+/** No model, bundle or adapter is there. */
+class ModelNotFoundException(message: String, cause: Throwable? = null) :
+    OmniDraftException(message, cause)
+
+/** A file is truncated, of another format, or fails its checksum. */
+class DamagedFileException(message: String, cause: Throwable? = null) :
+    OmniDraftException(message, cause)
+
+/** There is less memory than a model takes. */
+class NotEnoughMemoryException(message: String, cause: Throwable? = null) :
+    OmniDraftException(message, cause)
