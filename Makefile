@@ -4,6 +4,7 @@
 # make sanitize   the native tests under the address and undefined-behaviour sanitizers
 # make wheel-check  a wheel from the source distribution, in empty environments of PYTHONS, used there
 # make picture    docs/terminal.svg anew, from real runs
+# make android-check  the Android demo: Kotlin compiled and tested, an APK put together and inspected
 # make lint       formatting, lint and types
 
 PYTHON ?= python3
@@ -29,7 +30,7 @@ define NATIVE_TESTS
 	PATH="$(CURDIR)/$(BIN):$$PATH" ctest --preset $(1)
 endef
 
-.PHONY: demo test test-all test-native sanitize wheel-check picture lint format clean
+.PHONY: demo test test-all test-native sanitize wheel-check android-check picture lint format clean
 
 demo: $(VENV)/.installed
 	$(OMNIDRAFT) models pull $(TARGET)
@@ -54,6 +55,9 @@ sanitize: $(VENV)/.test
 
 wheel-check: $(VENV)/.wheel
 	$(BIN)/python tests/wheel_check.py $(PYTHONS)
+
+android-check:
+	$(PYTHON) android_demo/check.py
 
 # Shows speeds: take it on a quiet machine.
 picture: $(VENV)/.installed

@@ -1,0 +1,68 @@
+"""Builds and checks the Android demo where there is neither Gradle nor Android's SDK nor its NDK.
+
+python3 android_demo/check.py: exit code 0 where every check passed, 1 where one failed, 2 where
+something that it needs is missing here.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from checks import apk, inspection
+from checks.commands import CheckError, MissingError, require_tools
+from checks.maven import maven
+from checks.natives import stand_ins
+from checks.resources import link_resources
+from checks.versions import compare_poms, read_versions
+
+HERE = Path(__file__).resolve().parent
+APP = HERE / "app"
+ACTIVITIES = ["org.omnidraft.demo.MainActivity"]
+
+
+def main() -> None:
+    """Run all checks.
+
+    Raises:
+        MissingError, CheckError: see there.
+    """
+    require_tools()
+    versions = read_versions(HERE / "gradle/libs.versions.toml")
+    compare_poms(versions, list(HERE.glob("*/pom.xml")))
+    target = APP / "target"
+    _say("fetching the framework and D8")
+    maven(APP / "pom.xml", "initialize")
+    framework = target / "framework"
+    _say("resources")
+    resources = link_resources(APP, framework / "android.jar", target / "resources", versions)
+    _say("sources and tests")
+    maven(APP / "pom.xml", "package")
+    _say("dex")
+    libraries = [Path(p) for p in (target / "libraries.txt").read_text().strip().split(":")]
+    jars = [target / "app-0.1.0.jar", *libraries]
+    android = Path((target / "android.txt").read_text().strip())
+    dex = apk.make_dex(framework / "r8.jar", android, jars, versions["minSdk"], target / "dex")
+    _say("APK")
+    unsigned, signed = target / "unsigned.apk", target / "app-debug-not-for-phones.apk"
+    natives = stand_ins(HERE.parent, libraries, target / "native")
+    apk.put_together(unsigned, resources, dex, natives, apk.services(jars))
+    apk.sign(unsigned, signed, target / "debug.keystore")
+    inspection.inspect(signed, ACTIVITIES, versions)
+    print(
+        f"\n{signed} passed every check. IT IS NOT FOR PHONES: its native libraries were built for "
+        "Linux, in place of those that the NDK builds."
+    )
+
+
+def _say(what: str) -> None:
+    print(f"\n== {what}", flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except MissingError as error:
+        sys.exit(print(f"android-check cannot run here: {error}", file=sys.stderr) or 2)
+    except CheckError as error:
+        sys.exit(print(f"android-check failed: {error}", file=sys.stderr) or 1)

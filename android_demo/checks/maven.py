@@ -1,0 +1,40 @@
+"""Maven: compiles the Kotlin sources and runs the JVM tests."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from .commands import CheckError, MissingError
+
+_OFFLINE = ("Could not transfer", "Unknown host", "Connection refused", "Could not resolve")
+
+
+def maven(pom: Path, *goals: str) -> str:
+    """Run Maven's goals on a POM. Its output goes to the screen as it comes.
+
+    Returns:
+        The output.
+
+    Raises:
+        MissingError: an artefact could not be fetched.
+        CheckError: the build or a test failed.
+    """
+    command = ["mvn", "--batch-mode", "--no-transfer-progress", "--file", str(pom), *goals]
+    lines = []
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            print(line, end="", flush=True)
+    output = "".join(lines)
+    if process.returncode == 0:
+        return output
+    if any(sign in output for sign in _OFFLINE):
+        raise MissingError(
+            f"Maven could not fetch what {pom} names: see above. "
+            "The first run needs the network; about 1 GB goes into Maven's own folder."
+        )
+    raise CheckError(f"mvn {' '.join(goals)} failed for {pom}: see above")
