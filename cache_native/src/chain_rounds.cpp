@@ -47,16 +47,24 @@ void ChainRounds::drafted(Span<const float> rows) {
   drawn_ = kNoToken;
   fed_.insert(fed_.end(), pass_.tokens.begin(), pass_.tokens.end());
   drawn_ = draft_.step(rows, chance_);
-  score_ = draft_.confidence();
+  if (drew()) {
+    scores_.push_back(draft_.confidence());
+  }
+}
+
+void ChainRounds::score_as(double score) {
+  if (drew()) {
+    scores_.back() = score;
+  }
 }
 
 bool ChainRounds::draft_on() {
-  if (failing_ || drawn_ == kNoToken) {
+  if (failing_ || !drew()) {
     return false;
   }
-  scores_.push_back(score_);
+  const double score = scores_.back();
   probability_ *=
-      calibration_ ? calibrated(score_, calibration_->slope, calibration_->offset) : score_;
+      calibration_ ? calibrated(score, calibration_->slope, calibration_->offset) : score;
   gains_.push_back(probability_);
   if (gains_.size() == limit_ || fed_.size() == drafting_->max_length ||
       drafting_->policy->layer({probability_}, gains_, limit_) == 0) {

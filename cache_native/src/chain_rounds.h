@@ -28,7 +28,7 @@ class ChainRounds final : public Rounds {
   std::vector<Shown> shown() const override;
   double confidence() const override { return draft_.confidence(); }
   bool drew() const override { return drawn_ != kNoToken; }
-  void score_as(double score) override { score_ = score; }
+  void score_as(double score) override;
 
  private:
   Generator chance_;
@@ -39,10 +39,10 @@ class ChainRounds final : public Rounds {
   // Of the round under way.
   std::size_t limit_ = 0, scored_rows_ = 1;
   std::optional<Calibration> calibration_;
-  std::vector<double> scores_, gains_;
+  std::vector<double> scores_;  // of the tokens drawn so far
+  std::vector<double> gains_;
   double probability_ = 1;  // that all drawn so far are accepted
   Token drawn_ = kNoToken;
-  double score_ = 0;
 };
 
 }  // namespace omnidraft

@@ -1,6 +1,7 @@
 #include "omnidraft/generation.h"
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 
@@ -26,6 +27,12 @@ bool is_chain(const std::vector<std::int32_t>& parents) {
   return true;
 }
 
+void check_time(double seconds) {
+  if (!(seconds >= 0) || !std::isfinite(seconds)) {
+    throw std::invalid_argument("a pass takes 0 seconds or more, not " + std::to_string(seconds));
+  }
+}
+
 }  // namespace
 
 Generation::Generation(Decoding decoding, std::optional<Drafting> drafting)
@@ -35,30 +42,58 @@ Generation::Generation(Decoding decoding, std::optional<Drafting> drafting)
 
 Generation::~Generation() = default;
 
+void Generation::await(std::initializer_list<Stage> stages, const char* what) const {
+  if (std::find(stages.begin(), stages.end(), stage_) != stages.end()) {
+    return;
+  }
+  static constexpr const char* kAwaited[] = {
+      "read()",
+      "begin()",
+      "drafted() or score()",
+      "draft_on() or score()",
+      "score()",
+      "scored()",
+      "settle()",
+      "nothing: a round failed midway, so begin another generation"};
+  throw std::logic_error(std::string(what) + " is out of order: the generation awaits " +
+                         kAwaited[static_cast<std::size_t>(stage_)]);
+}
+
 std::size_t Generation::read(Span<const Token> prompt) {
+  await({Stage::kPrompt}, "read()");
   if (prompt.empty()) {
     throw std::invalid_argument("a prompt has at least one token");
   }
   for (const Token token : prompt) {
+    if (token < 0 || static_cast<std::size_t>(token) >= decoding_.vocabulary_size) {
+      throw std::out_of_range("token " + std::to_string(token) + " is outside the vocabulary");
+    }
+  }
+  stage_ = Stage::kBroken;
+  for (const Token token : prompt) {
     history_.add(token);
   }
   pending_ = prompt[prompt.size() - 1];
-  return rounds_->read(prompt);
+  const std::size_t inserted = rounds_->read(prompt);
+  stage_ = Stage::kRound;
+  return inserted;
 }
 
 bool Generation::begin(std::size_t room, std::size_t length, std::size_t max_length) {
-  if (pending_ == kNoToken) {
-    throw std::logic_error("a generation reads a prompt before its first round");
-  }
+  await({Stage::kRound}, "begin()");
   if (length >= max_length) {
     throw std::invalid_argument("the target's KV cache has no room for a token");
   }
-  room_ = room;
+  stage_ = Stage::kBroken;
+  // A tree may be wider than what is left of the answer, but not than the KV cache.
+  const std::size_t space = max_length - length - 1;
+  room_ = std::min(room, space);
   base_ = length;
   ended_ = false;
   settled_ = {};
-  // A tree may be wider than what is left of the answer, but not than the KV cache.
-  return rounds_->begin(room, length, max_length - length - 1);
+  const bool drafts = rounds_->begin(room_, length, space);
+  stage_ = drafts ? Stage::kPass : Stage::kScore;
+  return drafts;
 }
 
 const Pass& Generation::pass() const { return rounds_->pass(); }
@@ -66,23 +101,47 @@ const Pass& Generation::pass() const { return rounds_->pass(); }
 const std::vector<std::uint32_t>& Generation::pass_nodes() const { return rounds_->pass_nodes(); }
 
 void Generation::drafted(Span<const float> logits, double seconds) {
+  await({Stage::kPass}, "drafted()");
+  check_time(seconds);
+  rounds_->check(logits);
+  stage_ = Stage::kScore;
   rounds_->took(seconds);
   rounds_->drafted(logits);
+  stage_ = Stage::kDrawn;
 }
 
 double Generation::confidence() const { return rounds_->confidence(); }
 
 bool Generation::drew() const { return rounds_->drew(); }
 
-void Generation::score_as(double score) { rounds_->score_as(score); }
+void Generation::score_as(double score) {
+  await({Stage::kDrawn}, "score_as()");
+  if (!(score >= 0 && score <= 1)) {
+    throw std::invalid_argument("a score is a probability, not " + std::to_string(score));
+  }
+  rounds_->score_as(score);
+}
 
-bool Generation::draft_on() { return rounds_->draft_on(); }
+bool Generation::draft_on() {
+  await({Stage::kDrawn}, "draft_on()");
+  stage_ = Stage::kBroken;
+  const bool more = rounds_->draft_on();
+  stage_ = more ? Stage::kPass : Stage::kScore;
+  return more;
+}
 
-void Generation::fail() { rounds_->fail(); }
+void Generation::fail() {
+  rounds_->fail();
+  if (stage_ == Stage::kPass || stage_ == Stage::kDrawn) {
+    stage_ = Stage::kScore;
+  }
+}
 
 bool Generation::drafts() const { return rounds_->drafts(); }
 
 const Pass& Generation::score() {
+  await({Stage::kPass, Stage::kDrawn, Stage::kScore}, "score()");
+  stage_ = Stage::kBroken;
   rounds_->propose();
   const std::vector<Token> proposed = rounds_->proposed();
   scoring_.held = base_;
@@ -97,11 +156,14 @@ const Pass& Generation::score() {
       scoring_.parents.push_back(base + 1 + parent);
     }
   }
+  stage_ = Stage::kScored;
   return scoring_;
 }
 
 const Verdict& Generation::scored(Span<const float> logits) {
+  await({Stage::kScored}, "scored()");
   const Verdict& verdict = rounds_->verify(logits, {&decoding_, &history_, length_});
+  stage_ = Stage::kSettle;
   if (verdict.accepted > room_) {  // a tree may be deeper than the answer has room
     rounds_->end_at(room_);
   }
@@ -122,6 +184,7 @@ bool Generation::is_end(Token token) const {
 bool Generation::ended() const { return ended_; }
 
 void Generation::end_at(std::size_t end) {
+  await({Stage::kSettle}, "end_at()");
   const Verdict& verdict = rounds_->verdict();
   if (end != verdict.accepted) {  // the last token ends the round anyhow
     rounds_->end_at(end);
@@ -138,6 +201,10 @@ std::vector<Token> Generation::proposed() const { return rounds_->proposed(); }
 std::vector<std::int32_t> Generation::parents() const { return rounds_->parents(); }
 
 const Settled& Generation::settle(double target_seconds, double other_seconds) {
+  await({Stage::kSettle}, "settle()");
+  check_time(target_seconds);
+  check_time(other_seconds);
+  stage_ = Stage::kBroken;
   const Verdict& verdict = rounds_->verdict();
   settled_.target.length = base_ + 1 + verdict.accepted;
   if (scoring_.parents.empty()) {
@@ -154,10 +221,12 @@ const Settled& Generation::settle(double target_seconds, double other_seconds) {
   rounds_->settle(target_seconds, other_seconds, settled_);
   pending_ = verdict.tokens.back();
   length_ += verdict.tokens.size();
+  stage_ = Stage::kRound;
   return settled_;
 }
 
 std::vector<Shown> Generation::shown() const {
+  await({Stage::kPrompt, Stage::kRound}, "shown()");
   return rounds_->shows() ? rounds_->shown() : std::vector<Shown>();
 }
 

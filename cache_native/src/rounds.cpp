@@ -1,6 +1,8 @@
 #include "rounds.h"
 
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 
 namespace omnidraft {
 namespace {
@@ -48,6 +50,15 @@ std::size_t Rounds::read(Span<const Token> prompt) {
   return context_->extend(prompt, {}, false);
 }
 
+void Rounds::check(Span<const float> rows) const {
+  const std::size_t width = drafting_->cache->pair().drafter().size();
+  if (rows.size() != pass_.rows * width) {
+    throw std::invalid_argument("the drafter's pass gives logits of shape [" +
+                                std::to_string(pass_.rows) + ", " + std::to_string(width) +
+                                "], not " + std::to_string(rows.size()) + " values");
+  }
+}
+
 std::size_t Rounds::agreed() {
   const std::vector<Token>& tokens = context_->tokens();
   const std::size_t limit = std::min(fed_.size(), tokens.empty() ? 0 : tokens.size() - 1);
@@ -63,6 +74,7 @@ std::size_t Rounds::open(std::size_t room, std::size_t length, std::size_t space
   passes_.clear();
   found_.clear();
   match_ = 0;
+  active_ = active_ && !failing_;
   shows_ = active_;
   if (!active_) {
     return 0;

@@ -45,6 +45,8 @@ class Rounds {
 
   const Pass& pass() const { return pass_; }
   const std::vector<std::uint32_t>& pass_nodes() const { return pass_nodes_; }
+  // Throws std::invalid_argument for rows that are not those of the pass.
+  void check(Span<const float> rows) const;
   // The pass gave logits.
   void took(double seconds) { passes_.emplace_back(pass_.tokens.size(), seconds); }
   void fail() { failing_ = true; }

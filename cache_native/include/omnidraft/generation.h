@@ -20,6 +20,10 @@
 //     ...                                           // keep of both KV caches what settled says
 //   }
 //
+// Calls out of this order are std::logic_error, and change nothing. Where begin(), draft_on(),
+// score() or settle() fail for another reason, the round cannot be ended, and neither can the
+// generation go on.
+//
 // The tokens are the target's own, whatever is drafted: the target's rows, the sampling parameters,
 // the seed and the place of a token decide, see PlainChoice; or, in a chain that is sampled without
 // a seed, rejection sampling keeps the target's distribution, see Verifier.
@@ -27,6 +31,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -115,38 +120,44 @@ class Generation {
   Generation(Decoding decoding, std::optional<Drafting> drafting);
   ~Generation();
 
-  // The prompt, before the first round: at least one token. Returns how many n-grams were inserted
-  // into the cache. Throws std::out_of_range for a token outside the target's vocabulary.
+  // The prompt, once, before the first round: at least one token. Returns how many n-grams were
+  // inserted into the cache. Throws std::out_of_range for a token outside the target's vocabulary.
   std::size_t read(Span<const Token> prompt);
 
   // Begins a round; true: the drafter is to run pass(). room: tokens that are still wanted, less
-  // the one that every round adds; length, max_length: of the target's KV cache.
+  // the one that every round adds; length, max_length: of the target's KV cache. No more than fits
+  // there is proposed. Throws std::invalid_argument where no token fits.
   bool begin(std::size_t room, std::size_t length, std::size_t max_length);
 
   const Pass& pass() const;
   // The draft nodes whose rows the pass gives, in order; of a chain none.
   const std::vector<std::uint32_t>& pass_nodes() const;
   // The pass gave logits, [pass().rows, drafter vocabulary], in so many seconds. Throws
-  // std::invalid_argument for another shape, std::domain_error for logits that are not numbers:
-  // see fail().
+  // std::invalid_argument for another shape or no such time, and may be called again;
+  // std::domain_error for logits that are not numbers: see fail().
   void drafted(Span<const float> logits, double seconds);
   // The largest probability among the tokens that could be drawn at the last step of a chain.
   double confidence() const;
   // Whether a chain's last step drew a token.
   bool drew() const;
-  // Of a chain: how likely the token drawn last is to be accepted, in place of confidence().
+  // Of a chain: how likely the token drawn last is to be accepted, in place of confidence(). Throws
+  // std::invalid_argument for what is no probability.
   void score_as(double score);
   // Whether the drafter is to run again: the next pass().
   bool draft_on();
   // The drafter cannot go on. What was drafted so far is proposed, and no further round drafts.
+  // May be called at any time.
   void fail();
   bool drafts() const;
 
-  // The target's pass over the last token of the text and what is proposed after it.
+  // The target's pass over the last token of the text and what is proposed after it. May be called
+  // before draft_on() says no: nothing more is drafted then. Throws std::invalid_argument where the
+  // cache was changed from outside in this round.
   const Pass& score();
   // What the pass says, logits [score().rows, target vocabulary]: the tokens of this round. Where
   // one of Decoding::ends or the room ends the answer before, they end there. Throws
-  // std::invalid_argument for another shape, std::domain_error for logits that are not numbers.
+  // std::invalid_argument for another shape, std::domain_error for logits that are not numbers, and
+  // may be called again.
   const Verdict& scored(Span<const float> logits);
   // Whether the round's last token is one of Decoding::ends.
   bool ended() const;
@@ -160,9 +171,9 @@ class Generation {
   std::vector<std::int32_t> parents() const;
 
   // Ends the round and learns from it. target_seconds: of the target's pass; other_seconds: of
-  // scored().
+  // scored(). Throws std::invalid_argument for no such times, and may be called again.
   const Settled& settle(double target_seconds, double other_seconds);
-  // Of the round that was settled last; none where nothing drafts.
+  // Of the round that was settled last, before the next begins; none where nothing drafts.
   std::vector<Shown> shown() const;
 
   // The draft tokens that stand for the text. A context that grew too long for the drafter loses
@@ -172,8 +183,22 @@ class Generation {
   std::uint64_t length() const { return length_; }
 
  private:
-  bool is_end(Token token) const;
+  // What is awaited.
+  enum class Stage : std::uint8_t {
+    kPrompt,
+    kRound,   // begin()
+    kPass,    // drafted() or score()
+    kDrawn,   // draft_on() or score()
+    kScore,   // score()
+    kScored,  // scored()
+    kSettle,  // settle()
+    kBroken,  // nothing: a round failed midway
+  };
 
+  bool is_end(Token token) const;
+  void await(std::initializer_list<Stage> stages, const char* what) const;
+
+  Stage stage_ = Stage::kPrompt;
   Decoding decoding_;
   History history_;
   std::unique_ptr<Rounds> rounds_;
