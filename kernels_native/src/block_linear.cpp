@@ -212,7 +212,7 @@ const std::vector<BlockKernel>& block_kernels() {
     add_avx_vnni(kernels);
     add_avx2(kernels);
 #elif defined(__aarch64__)
-    add_dotprod(kernels);
+    add_arm(kernels);
 #endif
     kernels.push_back({"portable", multiply_anywhere});
     return kernels;

@@ -7,11 +7,11 @@
 
 namespace omnidraft {
 
-// Each appends its kernel where this processor has the instructions.
+// Each appends its kernels where this processor has the instructions.
 void add_avx512(std::vector<BlockKernel>& kernels);
 void add_avx_vnni(std::vector<BlockKernel>& kernels);
 void add_avx2(std::vector<BlockKernel>& kernels);
-void add_dotprod(std::vector<BlockKernel>& kernels);
+void add_arm(std::vector<BlockKernel>& kernels);
 
 // Function<F>::call(linear, arguments...) for the linear's form F.
 template <template <BlockForm> class Function, typename... Arguments>
