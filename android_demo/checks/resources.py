@@ -14,7 +14,8 @@ PACKAGE = "org.omnidraft.demo"
 
 
 def complete_manifest(source: Path, target: Path, libraries: list[Path]) -> None:
-    """Write the manifest with its package name, which Gradle's plugin adds.
+    """Write the manifest with what Gradle's plugin adds: the package name, and that native libraries
+    are mapped out of the APK.
 
     Raises:
         CheckError: a library's manifest would have to be merged into it.
@@ -25,6 +26,9 @@ def complete_manifest(source: Path, target: Path, libraries: list[Path]) -> None
     ElementTree.register_namespace("android", ANDROID)
     tree = ElementTree.parse(source)
     tree.getroot().set("package", PACKAGE)
+    application = tree.getroot().find("application")
+    assert application is not None
+    application.set(f"{{{ANDROID}}}extractNativeLibs", "false")
     tree.write(target, "utf-8", xml_declaration=True)
 
 
