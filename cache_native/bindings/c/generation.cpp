@@ -120,6 +120,10 @@ omnidraft_kept kept_of(const Kept& kept) {
 
 }  // namespace
 
+omnidraft_status omnidraft_sampling_check(const omnidraft_sampling* sampling) {
+  return guard([&] { sampling_of(sampling); });
+}
+
 omnidraft_status omnidraft_generation_new(const omnidraft_generation_options* given,
                                           omnidraft_generation** generation) {
   return guard([&] {
