@@ -79,7 +79,8 @@ class RecordedLearning(
         /** The token that follows in the endless text. */
         fun following(token: Long): Long = (5 * token + 3) % VOCABULARY
 
-        private fun text(begin: Int, end: Int): IntArray =
+        /** What stands at these places of the endless text. */
+        fun text(begin: Int, end: Int): IntArray =
             generateSequence(1L, ::following).map { it.toInt() }.take(end).drop(begin).toList().toIntArray()
 
         /** Show a round of the text. */
