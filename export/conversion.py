@@ -223,6 +223,7 @@ def _describe(
         weights=weights,
         loss=loss if loss is not None and math.isfinite(loss) else None,
         extra=dict(extra_manifest or {}),
+        feed_forward_size=d.feed_forward_size,
     )
     progress("checksum", 1, 1)
     manifest.save(folder)

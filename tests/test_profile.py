@@ -28,6 +28,9 @@ import omnidraft
 from omnidraft._native import Fixed, Lookup, Policy
 from omnidraft.cli.app import app
 from omnidraft.cli.interruption import Interrupted
+from omnidraft.export.checkpoint import open_checkpoint
+from omnidraft.export.pipeline import export
+from omnidraft.export.recipes import Options
 from omnidraft.runtime.decoding.costs import load_costs
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
 from omnidraft.runtime.engines import model as engines
@@ -40,13 +43,17 @@ from omnidraft.runtime.engines.model import (
 )
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
 from omnidraft.runtime.models import LoadedModel
+from omnidraft.runtime.models.resolve import resolve_checkpoint
 from omnidraft.runtime.profiling.devices import (
     DeviceProfile,
+    DrafterGraph,
     PassLatency,
+    for_drafter,
     load_device,
     pass_seconds,
     shipped_devices,
 )
+from omnidraft.runtime.profiling.drafter_graph import drafter_graph, graph_of
 from omnidraft.runtime.profiling.energy import open_meter
 from omnidraft.runtime.profiling.html import render_html
 from omnidraft.runtime.profiling.machine import describe_machine
@@ -63,6 +70,7 @@ from omnidraft.runtime.profiling.plots import bars, lines, stacks
 from omnidraft.runtime.profiling.recording import RecordedModel
 from omnidraft.runtime.profiling.report import Profile, RoundKind
 from omnidraft.runtime.profiling.summary import PassKind, summarize, summarize_passes
+from omnidraft.runtime.storage.bundle import Geometry
 
 PROMPTS = ["What is the answer?", "The quick brown fox", "def add(a, b):"]
 linux = pytest.mark.skipif(resident_bytes() is None, reason="memory is read from Linux's /proc")
@@ -545,6 +553,59 @@ def test_a_pass_runs_the_graphs_that_hold_it(
     assert pass_seconds(table, tokens, length) == pytest.approx(total / 1e3)
 
 
+GRAPHS = st.builds(
+    DrafterGraph,
+    weight_bytes=st.integers(1, 10**9),
+    kv_bytes=st.integers(0, 10**5),
+    products=st.integers(1, 10**9),
+    kv_products=st.integers(0, 10**5),
+)
+
+
+@given(LATENCIES, GRAPHS, st.integers(1, 5), st.sampled_from(["read", "computed", "both"]))
+def test_a_larger_drafter_costs_as_much_more_as_it_reads_or_computes(
+    table: list[PassLatency], graph: DrafterGraph, times: int, grown: str
+) -> None:
+    device = DeviceProfile(name="NPU", drafter_latency=table, drafter_call=2.0, drafter_graph=graph)
+    assert for_drafter(device, graph) == device
+    changes = {}
+    if grown != "computed":
+        changes |= {n: times * getattr(graph, n) for n in ("weight_bytes", "kv_bytes")}
+    if grown != "read":
+        changes |= {n: times * getattr(graph, n) for n in ("products", "kv_products")}
+    other = for_drafter(device, graph.model_copy(update=changes))
+    for before, after in zip(table, other.drafter_latency, strict=True):
+        own = max(0, before.milliseconds - 2.0)
+        expected = min(before.milliseconds, 2.0) + times * own
+        assert after.milliseconds == pytest.approx(expected)
+        assert (after.context, after.tokens) == (before.context, before.tokens)
+    # A table that is of any drafter stays what it is.
+    anyones = device.model_copy(update={"drafter_graph": None})
+    assert for_drafter(anyones, graph) == anyones
+
+
+def test_the_shipped_table_is_the_default_drafters() -> None:
+    device = load_device("snapdragon-8-gen-3")
+    d = open_checkpoint(resolve_checkpoint("default")).decoder
+    shape = Geometry(
+        layers=d.layers,
+        hidden_size=d.hidden_size,
+        feed_forward_size=d.feed_forward_size,
+        heads=d.heads,
+        kv_heads=d.kv_heads,
+        head_size=d.head_size,
+        vocab_size=d.vocab_size,
+        context_length=d.context_length,
+    )
+    default = for_drafter(device, graph_of(shape))
+    assert default == device
+    assert [entry.milliseconds for entry in default.drafter_latency] == [2.0, 2.0]
+    # Twice as many layers, and a head over twice as many tokens.
+    double = shape.model_copy(update={"layers": 2 * d.layers, "vocab_size": 2 * d.vocab_size})
+    larger = for_drafter(device, graph_of(double)).drafter_latency
+    assert [entry.milliseconds for entry in larger] == pytest.approx([0.9 + 2 * 1.1] * 2)
+
+
 def test_shipped_devices_say_where_every_figure_is_from() -> None:
     assert {"snapdragon-8-gen-3", "raspberry-pi-5"} <= set(shipped_devices())
     for name in shipped_devices():
@@ -602,6 +663,25 @@ def test_a_simulated_device_end_to_end(world: dict[str, str], tmp_path: Path) ->
         expected = {1: 0.0}.get(group["tokens"], 3.0 * -(-group["tokens"] // 8))
         assert group["p50_ms"] == group["max_ms"] == pytest.approx(expected)
     assert values["speedup"]["identical"] == len(PROMPTS)
+
+
+def test_the_drafters_size_sets_its_simulated_time(world: dict[str, str], tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    geometry = export(world["drafter"], bundle, options=Options("none")).geometry
+    graph = graph_of(geometry)
+    assert drafter_graph(bundle) == graph
+    half = {name: value / 2 for name, value in graph.model_dump().items()}
+    device = tmp_path / "npu.toml"
+    device.write_text(
+        'name = "NPU"\ndrafter_context = 64\ndrafter_call = 1.0\n'
+        "drafter_latency = [{context = 64, tokens = 8, milliseconds = 3.0}]\n[drafter_graph]\n"
+        + "".join(f"{name} = {value:.0f}\n" for name, value in half.items())
+    )
+    done = run(world | {"drafter": str(bundle)}, "--device-profile", str(device), "--json")
+    assert done.returncode == 0, done.stderr
+    simulated = json.loads(done.stdout)["simulation"]["device"]
+    assert [entry["milliseconds"] for entry in simulated["drafter_latency"]] == [5.0]
+    assert simulated["drafter_graph"] == graph.model_dump()
 
 
 def test_a_tree_of_so_many_nodes(world: dict[str, str], tmp_path: Path) -> None:

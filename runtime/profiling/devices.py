@@ -39,6 +39,28 @@ class PassLatency(_Part):
     milliseconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+class DrafterGraph(_Part):
+    """What a pass of a drafter's static graph reads and computes.
+
+    ``weight_bytes`` are those of the matrices that a pass multiplies by, ``kv_bytes`` those of one
+    token's keys and values. ``products`` counts the multiplications of one token by weights,
+    ``kv_products`` those by the keys and values of one token.
+    """
+
+    weight_bytes: Annotated[int, Field(ge=1)]
+    kv_bytes: Annotated[int, Field(ge=0)]
+    products: Annotated[int, Field(ge=1)]
+    kv_products: Annotated[int, Field(ge=0)]
+
+    def bytes_read(self, context: int) -> int:
+        """Bytes that a pass reads: the graph takes the whole cache, filled or not."""
+        return self.weight_bytes + context * self.kv_bytes
+
+    def work(self, context: int) -> int:
+        """Multiplications for one token of a pass."""
+        return self.products + context * self.kv_products
+
+
 class DeviceProfile(_Part):
     """A device to simulate; what is not stated is this machine's."""
 
@@ -53,8 +75,36 @@ class DeviceProfile(_Part):
     """Longest sequence of the drafter, in tokens; it keeps the more recent half when full."""
     drafter_latency: list[PassLatency] = []
     """The drafter's passes on the device; empty: on this machine's CPU."""
+    drafter_call: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Milliseconds of each of these passes that are the call's, whatever the graph."""
+    drafter_graph: DrafterGraph | None = None
+    """The drafter that ``drafter_latency`` is of, see ``for_drafter``; None: it is of any."""
     sources: dict[str, str] = {}
     """For each of the fields above where its figures come from, or that they are assumptions."""
+
+
+def for_drafter(device: DeviceProfile, graph: DrafterGraph) -> DeviceProfile:
+    """The profile with the times of another drafter's passes.
+
+    A pass takes the longer the more its graph reads or computes, whichever has grown more: nothing
+    is known of which of the two the device waits for. The call takes what it took.
+    """
+    known = device.drafter_graph
+    if known is None:
+        return device
+
+    def scaled(entry: PassLatency) -> PassLatency:
+        context = entry.context
+        ratio = max(
+            graph.bytes_read(context) / known.bytes_read(context),
+            graph.work(context) / known.work(context),
+        )
+        call = min(device.drafter_call, entry.milliseconds)
+        own = (entry.milliseconds - call) * ratio
+        return entry.model_copy(update={"milliseconds": call + own})
+
+    table = [scaled(entry) for entry in device.drafter_latency]
+    return device.model_copy(update={"drafter_latency": table, "drafter_graph": graph})
 
 
 def pass_seconds(latencies: Sequence[PassLatency], tokens: int, length: int) -> float:

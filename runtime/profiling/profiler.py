@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -16,7 +17,8 @@ from omnidraft.runtime.models.catalogue import Quantization
 from omnidraft.runtime.models.load import drafter_threads
 from omnidraft.runtime.models.resolve import resolve
 from omnidraft.runtime.options import DEFAULT_DRAFT_LENGTH, DraftLength, GenerationOptions
-from omnidraft.runtime.profiling.devices import DeviceProfile
+from omnidraft.runtime.profiling.devices import DeviceProfile, for_drafter
+from omnidraft.runtime.profiling.drafter_graph import drafter_graph
 from omnidraft.runtime.profiling.energy import EnergyMeter, open_meter
 from omnidraft.runtime.profiling.machine import describe_machine
 from omnidraft.runtime.profiling.measurement import Measurement
@@ -165,7 +167,7 @@ def _profile(
             tree=request.tree,
             quantization=request.quantization,
         ),
-        simulation=_simulation(request.device, speculative),
+        simulation=_simulation(loaded.device if request.device else None, speculative),
         load=loaded.times,
         plain=plain.mode(),
         speculative=speculative.mode(),
@@ -195,6 +197,8 @@ class _Loaded:
     fresh_peak: bool
     """Whether the peak of memory began with loading."""
     cap: MemoryCap | None
+    device: DeviceProfile
+    """To simulate, with the times of this drafter."""
 
     def check(self, when: str) -> None:
         """Compare the memory taken with the device's cap, if there is one."""
@@ -247,13 +251,29 @@ def _load(request: Request, progress: Progress) -> tuple[_Loaded, Session]:
         lambda: load_model(request.drafter, threads=drafter_threads(threads), drafts=True),
     )
     target_model = RecordedModel(target.model, max_length=device.target_context)
+    device = _device_for(device, drafter)
     drafter_model = RecordedModel(
         drafter.model, max_length=device.drafter_context, latencies=device.drafter_latency
     )
     target, drafter = replace(target, model=target_model), replace(drafter, model=drafter_model)
     session = timed("pairing the vocabularies", lambda: Session(target, drafter))
     times = Load(target_ms=milliseconds[0], drafter_ms=milliseconds[1], pairing_ms=milliseconds[2])
-    return _Loaded(target, drafter, times, weights, resident, fresh_peak, cap), session
+    return _Loaded(target, drafter, times, weights, resident, fresh_peak, cap, device), session
+
+
+def _device_for(device: DeviceProfile, drafter: LoadedModel) -> DeviceProfile:
+    """The device with the times that its NPU takes for this drafter."""
+    if device.drafter_graph is None:
+        return device
+    graph = drafter_graph(drafter.path)
+    if graph is not None:
+        return for_drafter(device, graph)
+    warnings.warn(
+        f"{drafter.name} does not state its size, so the times of {device.name} are those of the "
+        "drafter that its profile was written for. Convert or export the drafter again.",
+        stacklevel=4,
+    )
+    return device
 
 
 def _simulation(device: DeviceProfile | None, speculative: Measurement) -> Simulation | None:

@@ -30,6 +30,7 @@ SCHEMA_VERSION = 6
 class Manifest:
     """A converted decoder.
 
+    ``feed_forward_size`` is 0 where the conversion did not say it yet.
     ``max_threads`` is how many threads may share a pass without a row depending on the pass's size;
     None: any number.
     ``invariance`` holds what was measured last: ``batch_invariant`` (the largest difference was
@@ -57,6 +58,7 @@ class Manifest:
     weights: Mapping[str, int] = field(default_factory=dict)
     loss: float | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    feed_forward_size: int = 0
     schema_version: int = SCHEMA_VERSION
 
     @property
@@ -127,6 +129,8 @@ class Manifest:
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value < 2**31:
                 raise ValueError(f"{name} is {value!r}")
+        if type(self.feed_forward_size) is not int or not 0 <= self.feed_forward_size < 2**31:
+            raise ValueError(f"feed_forward_size is {self.feed_forward_size!r}")
         for name in ("architecture", "quantization", "source_sha256"):
             if not isinstance(getattr(self, name), str):
                 raise ValueError(f"{name} is {getattr(self, name)!r}")
