@@ -6,12 +6,10 @@ import org.omnidraft.engine.models.LoraWeights
 import org.omnidraft.engine.models.Matrix
 
 /**
- * Adam with decoupled weight decay (arXiv 1711.05101, algorithm 2), as `torch.optim.AdamW`.
+ * Adam with decoupled weight decay (arXiv 1711.05101, algorithm 2), in float32 as in Python.
  *
- * @param weights whose shapes the running means have.
- * @property steps made so far.
- * @property first running means of gradients, for each weight.
- * @property second running means of their squares.
+ * @param weights what is learnt, for its names and shapes.
+ * @property learningRate of the next step.
  */
 class AdamW(
     weights: LoraWeights,
@@ -21,32 +19,45 @@ class AdamW(
     private val epsilon: Double = 1e-8,
     private val weightDecay: Double = 0.01,
 ) {
+    /** Steps made so far. */
     var steps = 0
-    var first: LoraWeights = weights.mapValues { (_, w) -> Matrix(w.rows, w.columns) }
-    var second: LoraWeights = first
 
-    /** The weights after a step; arrays that were there before stay as they are. */
+    /** Running means of gradients, for each weight. */
+    var first: LoraWeights = weights.mapValues { (_, it) -> Matrix(it.rows, it.columns) }
+
+    /** Running means of the squares of gradients, for each weight. */
+    var second: LoraWeights = weights.mapValues { (_, it) -> Matrix(it.rows, it.columns) }
+
+    /**
+     * Make a step.
+     *
+     * @param gradients of every weight.
+     * @return new weights; [weights] are left alone.
+     */
     fun step(weights: LoraWeights, gradients: LoraWeights): LoraWeights {
         val count = steps + 1
         val size = (learningRate / (1 - beta1.pow(count))).toFloat()
         val correction = (1 / sqrt(1 - beta2.pow(count))).toFloat()
         val decay = (1 - learningRate * weightDecay).toFloat()
-        val small = epsilon.toFloat()
-        val part1 = (1 - beta1).toFloat()
-        val part2 = (1 - beta2).toFloat()
-        val firsts = first.mapValues { it.value.copy() }
-        val seconds = second.mapValues { it.value.copy() }
-        val new = weights.mapValues { (name, weight) ->
+        val pace1 = (1 - beta1).toFloat()
+        val pace2 = (1 - beta2).toFloat()
+        val least = epsilon.toFloat()
+        val new = HashMap<String, Matrix>()
+        val firsts = HashMap<String, Matrix>()
+        val seconds = HashMap<String, Matrix>()
+        for ((name, weight) in weights) {
             val gradient = gradients.getValue(name).values
-            val m = firsts.getValue(name).values
-            val v = seconds.getValue(name).values
-            val values = FloatArray(gradient.size) { i ->
-                val g = gradient[i]
-                m[i] += part1 * (g - m[i])
-                v[i] += part2 * (g * g - v[i])
-                decay * weight.values[i] - size * m[i] / (sqrt(v[i]) * correction + small)
+            val m = first.getValue(name).values.copyOf()
+            val v = second.getValue(name).values.copyOf()
+            val values = FloatArray(m.size) { i ->
+                m[i] += pace1 * (gradient[i] - m[i])
+                v[i] += pace2 * (gradient[i] * gradient[i] - v[i])
+                decay * weight.values[i] - size * m[i] / (sqrt(v[i]) * correction + least)
             }
-            Matrix(weight.rows, weight.columns, values)
+            fun shaped(numbers: FloatArray) = Matrix(weight.rows, weight.columns, numbers)
+            new[name] = shaped(values)
+            firsts[name] = shaped(m)
+            seconds[name] = shaped(v)
         }
         first = firsts
         second = seconds

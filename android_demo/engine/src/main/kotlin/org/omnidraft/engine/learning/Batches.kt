@@ -3,8 +3,11 @@ package org.omnidraft.engine.learning
 import kotlin.math.max
 
 // Bounds on a batch: rows take a vocabulary of floats each, several times.
-internal const val MAX_ROWS = 256
-internal const val MAX_TOKENS = 1024
+private const val MAX_ROWS = 256
+private const val MAX_TOKENS = 1024
+
+/** Added to an attention score, it hides a position. */
+private const val MASKED = -1e30f
 
 /**
  * A batch of the training step, and which of its rows lie on the target's answer.
@@ -12,7 +15,7 @@ internal const val MAX_TOKENS = 1024
  * @property answerRows `[A]` rows that follow a token of the answer, or the prompt's last.
  * @property answer `[A]` the draft tokens that came there.
  */
-class LearningBatch(val training: TrainingBatch, val answerRows: IntArray, val answer: LongArray)
+class LearningBatch(val training: TrainingBatch, val answerRows: IntArray, val answer: IntArray)
 
 /**
  * Everything these prompts teach, in batches of at most about [MAX_ROWS] rows, made one by one.
@@ -120,10 +123,13 @@ private class Builder(private val plain: BooleanArray) {
             for (place in run) mask.fill(0f, place * count + run.first, place * count + place + 1)
         }
         val training = TrainingBatch(
-            longs(tokens), longs(rows), longs(positions), mask, longs(labels), weights.toFloatArray(),
+            tokens = tokens.toIntArray(),
+            rows = rows.toIntArray(),
+            positions = positions.toIntArray(),
+            mask = mask,
+            label = labels.toIntArray(),
+            labelWeight = weights.toFloatArray(),
         )
-        return LearningBatch(training, answerRows.toIntArray(), longs(answer))
+        return LearningBatch(training, answerRows.toIntArray(), answer.toIntArray())
     }
-
-    private fun longs(values: List<Int>) = LongArray(values.size) { values[it].toLong() }
 }

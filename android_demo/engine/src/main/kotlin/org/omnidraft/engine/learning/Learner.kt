@@ -1,30 +1,27 @@
 package org.omnidraft.engine.learning
 
+import kotlinx.serialization.json.Json
+import kotlinx.serialization.json.JsonObject
+import kotlinx.serialization.json.decodeFromJsonElement
+import kotlinx.serialization.json.encodeToJsonElement
 import org.omnidraft.engine.DamagedFileException
+import org.omnidraft.engine.ModelNotFoundException
 import org.omnidraft.engine.OmniDraftException
 import org.omnidraft.engine.models.LoraWeights
+import org.omnidraft.engine.models.Matrix
 
-/**
- * What an adapter's file holds of learning.
- *
- * @property ngrams the n-gram cache, as the native core writes it; empty: none.
- */
-class Learned(val state: TrainerState, val ngrams: ByteArray)
+// Among an adapter's figures.
+private const val FIGURE = "learning"
+private const val HEAD_FIGURE = "head"
 
-/** An adapter's file: whose adapter it is, and what that has learned. */
-interface AdapterFormat {
-    /** @throws OmniDraftException the adapter does not hold together, as when learning diverged. */
-    fun write(learned: Learned): ByteArray
-
-    /**
-     * @throws DamagedFileException it is no whole adapter.
-     * @throws OmniDraftException it belongs to other models, or a newer version wrote it.
-     */
-    fun read(content: ByteArray): Learned
+// Python writes every field; what a newer version adds is left out.
+private val json = Json {
+    encodeDefaults = true
+    ignoreUnknownKeys = true
 }
 
 /**
- * A drafter with an adapter: loaded from its file, in use, learning, saved.
+ * A drafter with an adapter: loaded from a store, in use, learning, saved.
  *
  *     learner.begin()                              // before a prompt is read
  *     ...
@@ -32,11 +29,12 @@ interface AdapterFormat {
  *     learner.observe(shown, generation.context)   // after every round
  *     learner.end()                                // or abandon(), of an answer broken off
  *
- * Used by one thread.
+ * Used by one thread. An acceptance head that the adapter has is dropped at the first save: none is
+ * trained here, and it would not follow what the LoRA learns.
  *
- * @param folder where adapters are kept.
- * @param name of this one; one that does not exist yet begins.
- * @param format of its file.
+ * @param store where the adapter is kept.
+ * @param name of it; one that does not exist yet begins.
+ * @param drafter the models it belongs to: this and [target].
  * @param step of the drafter.
  * @param plain of each target token, whether it has a surface.
  * @param options an adapter that is there keeps its rank.
@@ -47,9 +45,10 @@ interface AdapterFormat {
  * @throws OmniDraftException it cannot be read, belongs to other models or does not fit the drafter.
  */
 class Learner(
-    private val folder: AdapterFolder,
+    private val store: AdapterStore,
     private val name: String,
-    private val format: AdapterFormat,
+    drafter: ModelKey,
+    target: ModelKey,
     step: LearningStep,
     plain: BooleanArray,
     options: LearningOptions = LearningOptions(),
@@ -59,6 +58,7 @@ class Learner(
 ) : AutoCloseable {
     private val observations = Observations()
     private val trainer: OnlineTrainer
+    private var metadata: AdapterMetadata
 
     /** The n-gram cache that the adapter began with; empty: none. */
     val storedNgrams: ByteArray
@@ -70,13 +70,15 @@ class Learner(
     private var answered = false
 
     init {
-        val learned = folder.read(name)?.let(format::read)
-        storedNgrams = learned?.ngrams ?: ByteArray(0)
-        val state = learned?.state?.let {
-            // Counts of a candidate that is not there would let it be trusted untried.
-            if (it.arrays.isEmpty()) TrainerState(it.lora, it.arrays, Progress()) else it
-        } ?: TrainerState.none()
-        adapt(state.lora.ifEmpty { null }) // an error now, not at the first prompt
+        val adapter = try {
+            store.load(name, drafter, target)
+        } catch (_: ModelNotFoundException) {
+            Adapter(AdapterMetadata(drafter = drafter, target = target))
+        }
+        metadata = adapter.metadata
+        storedNgrams = adapter.ngrams
+        adapt(adapter.lora.ifEmpty { null }) // an error now, not at the first prompt
+        val state = TrainerState(adapter.lora, matrices(adapter.optimizer), progress(adapter))
         val rank = (state.lora + state.arrays).entries.firstOrNull { it.key.endsWith(".A") }?.value?.columns
         val own = if (rank == null) options else options.copy(rank = rank)
         trainer = OnlineTrainer(step, plain, own, state, background)
@@ -107,31 +109,44 @@ class Learner(
     /**
      * The answer was made to its end: learn from it, and save an update.
      *
+     * @return see [save].
      * @throws OmniDraftException see [save].
      */
-    fun end() {
-        if (paused) return abandon()
+    fun end(): List<String> {
+        if (paused) {
+            abandon()
+            return emptyList()
+        }
         trainer.resume()
         trainer.add(observations.endPrompt())
         answered = true
-        if (changes(trainer.progress) != saved) save()
+        return if (changes(trainer.progress) == saved) emptyList() else save()
     }
 
     /**
      * Keep everything learned so far.
      *
+     * @return the names of the adapters that were removed to make room.
      * @throws OmniDraftException it cannot be saved; what was stored stays.
      */
-    fun save() {
+    fun save(): List<String> {
         val state = trainer.state()
-        folder.save(name, format.write(Learned(state, ngrams())))
+        val figure = json.encodeToJsonElement(state.progress)
+        metadata = metadata.copy(
+            prompts = state.progress.prompts,
+            updates = state.progress.updates,
+            figures = JsonObject(metadata.figures - HEAD_FIGURE + (FIGURE to figure)),
+        )
+        val optimizer = state.arrays.mapValues { (_, it) -> NumberArray.of(it.values, it.rows, it.columns) }
+        val removed = store.save(name, Adapter(metadata, state.lora, ngrams(), optimizer = optimizer))
         saved = changes(state.progress)
+        return removed
     }
 
     /** Learn from what is waiting, and save; see [save]. */
-    fun finish() {
+    fun finish(): List<String> {
         trainer.drain()
-        save()
+        return save()
     }
 
     /** End learning and save; what is still waiting is forgotten. Without an answer nothing begins. */
@@ -141,4 +156,24 @@ class Learner(
     }
 
     private fun changes(progress: Progress) = progress.updates to progress.rollbacks
+
+    /** The LoRA's part of the optimizer's state. */
+    private fun matrices(arrays: Map<String, NumberArray>): LoraWeights =
+        arrays.filterValues { it.dtype == "F32" && it.shape.size == 2 }
+            .filterKeys { ".lora." in it }
+            .mapValues { (_, it) -> Matrix(it.shape[0], it.shape[1], it.floats()) }
+
+    private fun progress(adapter: Adapter): Progress {
+        // Without the candidate its counts would let another be trusted untried.
+        val figure = adapter.metadata.figures[FIGURE].takeIf { adapter.optimizer.isNotEmpty() }
+        try {
+            return if (figure == null) Progress() else json.decodeFromJsonElement(figure)
+        } catch (error: IllegalArgumentException) {
+            throw DamagedFileException(
+                "The figures of adapter '$name' cannot be read: ${error.message?.lineSequence()?.first()}. " +
+                    "Delete the adapter and learn it again.",
+                error,
+            )
+        }
+    }
 }

@@ -76,7 +76,7 @@ class OnlineTrainer(
     private val options: LearningOptions = LearningOptions(),
     state: TrainerState = TrainerState.none(),
     background: Boolean = false,
-    private val untrained: LoraWeights = untrainedLora(step.sizes, options.rank, options.seed),
+    private val untrained: LoraWeights = untrainedLora(step.loraSizes, options.rank, options.seed),
 ) : Worker<List<ObservedPrompt>>(options.budget) {
     private val done = state.progress.snapshot()
     private var used = state.lora.isNotEmpty() // whether the trusted weights are more than a beginning
@@ -158,6 +158,8 @@ class OnlineTrainer(
         optimizer.steps = done.steps
     }
 
+    override fun interrupt() = step.stop()
+
     override fun spent(seconds: Double) {
         done.seconds += seconds
     }
@@ -177,13 +179,13 @@ class OnlineTrainer(
         val tried = optimizer.steps > 0
         val defended = used
         for (batch in batches(item, plain)) {
-            val result = compute { step.run(batch.training, candidate, it) }
+            val result = compute { step.run(batch.training, candidate) }
             total.add(result.gradients)
             rows += batch.training.rows.size
             if (!(tried || defended) || batch.answer.isEmpty()) continue
             val right = right(batch, trusted)
             compared += batch.answer.size
-            val best = LongArray(batch.answer.size) { result.best[batch.answerRows[it]] }
+            val best = IntArray(batch.answer.size) { result.best[batch.answerRows[it]] }
             gain += same(best, batch.answer) - right
             if (defended) lead += right - right(batch, untrained)
         }
@@ -207,9 +209,9 @@ class OnlineTrainer(
     /** How many draft tokens of an answer the drafter predicts with [weights]. */
     private fun right(batch: LearningBatch, weights: LoraWeights): Int {
         val training = batch.training
-        val rows = LongArray(batch.answerRows.size) { training.rows[batch.answerRows[it]] }
+        val rows = IntArray(batch.answerRows.size) { training.rows[batch.answerRows[it]] }
         val test = TrainingBatch(training.tokens, rows, training.positions, training.mask)
-        return same(compute { step.best(test, weights, it) }, batch.answer)
+        return same(compute { step.best(test, weights) }, batch.answer)
     }
 
     private fun update() {
@@ -272,4 +274,4 @@ private fun LoraWeights.add(other: LoraWeights) {
     }
 }
 
-private fun same(left: LongArray, right: LongArray) = left.indices.count { left[it] == right[it] }
+private fun same(left: IntArray, right: IntArray) = left.indices.count { left[it] == right[it] }

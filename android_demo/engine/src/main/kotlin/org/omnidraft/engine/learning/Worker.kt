@@ -24,7 +24,8 @@ abstract class Worker<T>(private val budget: Double) : AutoCloseable {
     private val changed = lock.newCondition()
     private val queue = ArrayDeque<T>()
     private var worker: Thread? = null
-    private var running: Termination? = null
+    private var running = false // a piece of work is, and [ended] says whether it was told to end
+    private var ended = false
     private var error: Throwable? = null
     private var busy = false
     private var paused = false
@@ -32,6 +33,9 @@ abstract class Worker<T>(private val budget: Double) : AutoCloseable {
 
     /** Do what an item asks for. */
     protected abstract fun work(item: T)
+
+    /** End the piece of work that runs on the thread, with an exception there. */
+    protected abstract fun interrupt()
 
     /** A piece of work has taken so long; called with the lock held. */
     protected abstract fun spent(seconds: Double)
@@ -68,8 +72,7 @@ abstract class Worker<T>(private val budget: Double) : AutoCloseable {
     /** Compute nothing until [resume]: a prompt is being read. What runs begins anew. */
     fun pause() = lock.withLock {
         paused = true
-        running?.request()
-        Unit
+        endRunning()
     }
 
     /** Go on after [pause]. */
@@ -99,7 +102,7 @@ abstract class Worker<T>(private val budget: Double) : AutoCloseable {
     override fun close() {
         lock.withLock {
             closing = true
-            running?.request()
+            endRunning()
             changed.signalAll()
         }
         worker?.join()
@@ -110,31 +113,37 @@ abstract class Worker<T>(private val budget: Double) : AutoCloseable {
     /**
      * Run a piece of work when that is allowed, and rest afterwards as the budget demands.
      *
-     * @param call may run twice: it is ended, with an exception, by [Termination.request].
+     * @param call may run twice, for [interrupt] ends it.
      */
-    protected fun <R> compute(call: (Termination) -> R): R {
+    protected fun <R> compute(call: () -> R): R {
         while (true) {
-            val termination = Termination()
             lock.withLock {
                 while (paused && !closing) changed.await()
                 if (closing) throw ClosedException()
-                running = termination
+                running = true
+                ended = false
             }
             val started = System.nanoTime()
             val result = try {
-                call(termination)
+                call()
             } catch (error: Exception) {
-                if (termination.requested) continue
+                if (lock.withLock { ended }) continue
                 throw error
             } finally {
                 lock.withLock {
-                    running = null
+                    running = false
                     spent((System.nanoTime() - started) / 1e9)
                 }
             }
             if (budget < 1) rest((System.nanoTime() - started) * (1 / budget - 1))
             return result
         }
+    }
+
+    private fun endRunning() {
+        if (!running) return
+        ended = true
+        interrupt()
     }
 
     private fun rest(nanoseconds: Double) = lock.withLock {

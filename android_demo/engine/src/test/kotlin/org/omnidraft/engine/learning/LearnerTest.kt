@@ -1,14 +1,10 @@
 package org.omnidraft.engine.learning
 
 import java.nio.file.Path
-import java.util.zip.CRC32
 import kotlin.io.path.createFile
 import kotlin.io.path.exists
 import kotlin.io.path.readBytes
 import kotlin.io.path.writeBytes
-import kotlin.random.Random
-import kotlinx.serialization.Serializable
-import kotlinx.serialization.json.Json
 import org.junit.jupiter.api.Assertions.assertArrayEquals
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertFalse
@@ -19,7 +15,6 @@ import org.junit.jupiter.api.io.TempDir
 import org.omnidraft.engine.DamagedFileException
 import org.omnidraft.engine.OmniDraftException
 import org.omnidraft.engine.models.LoraWeights
-import org.omnidraft.engine.models.Matrix
 
 /** An adapter over sessions. */
 class LearnerTest {
@@ -30,45 +25,8 @@ class LearnerTest {
     private val step = ToyStep().apply { slope = 1.0 }
     private val used = ArrayList<LoraWeights?>()
 
-    /** JSON behind its checksum. */
-    private object Format : AdapterFormat {
-        @Serializable
-        private class Array(val rows: Int, val columns: Int, val values: List<Float>)
-
-        @Serializable
-        private class File(
-            val lora: Map<String, Array>,
-            val arrays: Map<String, Array>,
-            val progress: Progress,
-            val ngrams: List<Byte>,
-        )
-
-        override fun write(learned: Learned): ByteArray {
-            fun plain(weights: LoraWeights) =
-                weights.mapValues { (_, m) -> Array(m.rows, m.columns, m.values.toList()) }
-            val state = learned.state
-            val text = Json.encodeToString(
-                File(plain(state.lora), plain(state.arrays), state.progress, learned.ngrams.toList()),
-            )
-            return "${checksum(text)} $text".encodeToByteArray()
-        }
-
-        override fun read(content: ByteArray): Learned {
-            val (sum, text) = content.decodeToString().split(' ', limit = 2) + ""
-            if (sum != checksum(text)) throw DamagedFileException("it fails its checksum")
-            fun matrices(arrays: Map<String, Array>) =
-                arrays.mapValues { (_, a) -> Matrix(a.rows, a.columns, a.values.toFloatArray()) }
-            val file = Json.decodeFromString<File>(text)
-            val state = TrainerState(matrices(file.lora), matrices(file.arrays), file.progress)
-            return Learned(state, file.ngrams.toByteArray())
-        }
-
-        private fun checksum(text: String) =
-            CRC32().apply { update(text.encodeToByteArray()) }.value.toString()
-    }
-
     private fun learner(rank: Int = 2, background: Boolean = false) = Learner(
-        AdapterFolder(folder), "work", Format, step, RecordedLearning.plain,
+        AdapterStore(folder), "work", DRAFTER, TARGET, step, RecordedLearning.plain,
         LearningOptions(rank = rank, learningRate = 0.05, interval = 2), background,
         adapt = used::add, ngrams = { byteArrayOf(7) },
     )
@@ -120,7 +78,7 @@ class LearnerTest {
             repeat(5) { learner.answer(it) }
             learner.finish()
             assertEquals(5, learner.progress.prompts)
-            assertEquals(2, Format.read(folder.resolve("work.adapter").readBytes()).state.progress.updates)
+            assertEquals(2, AdapterStore(folder).load("work", DRAFTER, TARGET).metadata.updates)
         }
     }
 
@@ -139,16 +97,12 @@ class LearnerTest {
         val learner = learner()
         folder.createFile()
         learner.answer(1)
-        val told = assertThrows(OmniDraftException::class.java) { learner.answer(2) }
-        assertTrue("cannot be saved" in told.message!!, told.message)
-        assertThrows(OmniDraftException::class.java) { AdapterFolder(temporary).file("../work") }
+        assertThrows(OmniDraftException::class.java) { learner.answer(2) }
+        assertEquals(2, learner.progress.prompts)
     }
 
-    /** More of them by `-Dkills=200`. */
-    @Test
-    fun `killed while it saves, it leaves a whole file`() {
-        val kills = Integer.getInteger("kills", 3)
-        val torn = KilledSaves.kill(folder, kills, Random(kills))
-        println("$kills kills, $torn of them half-way through a save")
+    private companion object {
+        val DRAFTER = ModelKey("drafter", "0".repeat(64))
+        val TARGET = ModelKey("target", "1".repeat(64))
     }
 }

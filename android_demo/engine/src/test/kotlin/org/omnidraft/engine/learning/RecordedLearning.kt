@@ -1,7 +1,5 @@
 package org.omnidraft.engine.learning
 
-import ai.onnxruntime.OnnxJavaType
-import ai.onnxruntime.OnnxTensor
 import java.nio.ByteBuffer
 import java.nio.ByteOrder
 import kotlin.io.path.readText
@@ -77,11 +75,11 @@ class RecordedLearning(
         }
 
         /** The token that follows in the endless text. */
-        fun following(token: Long): Long = (5 * token + 3) % VOCABULARY
+        fun following(token: Int): Int = (5 * token + 3) % VOCABULARY
 
         /** What stands at these places of the endless text. */
         fun text(begin: Int, end: Int): IntArray =
-            generateSequence(1L, ::following).map { it.toInt() }.take(end).drop(begin).toList().toIntArray()
+            generateSequence(1, ::following).take(end).drop(begin).toList().toIntArray()
 
         /** Show a round of the text. */
         fun observe(observations: Observations, words: List<Int>) {
@@ -104,35 +102,44 @@ class RecordedLearning(
     }
 }
 
-/** A tensor's bytes, as they lie in memory. */
-fun OnnxTensor.bytes(): ByteArray {
-    val count = info.numElements.toInt()
-    val bytes = ByteBuffer.allocate(count * info.type.size).order(ByteOrder.LITTLE_ENDIAN)
-    if (info.type == OnnxJavaType.INT64) bytes.asLongBuffer().put(longBuffer)
-    else bytes.asFloatBuffer().put(floatBuffer)
+/** Integers as Python keeps them, in int64. */
+fun IntArray.bytes(): ByteArray {
+    val bytes = ByteBuffer.allocate(size * 8).order(ByteOrder.LITTLE_ENDIAN)
+    forEach { bytes.putLong(it.toLong()) }
+    return bytes.array()
+}
+
+fun FloatArray.bytes(): ByteArray {
+    val bytes = ByteBuffer.allocate(size * 4).order(ByteOrder.LITTLE_ENDIAN)
+    forEach(bytes::putFloat)
     return bytes.array()
 }
 
 /** A step of known gradients, as `ToyStep` of record_learning.py. */
 class ToyStep : LearningStep {
-    override val sizes = mapOf("lora.0.q.A" to 3, "lora.0.q.B" to 2)
+    override val loraSizes = mapOf("lora.0.q.A" to 3, "lora.0.q.B" to 2)
     var slope = 0.0
     var scale = 1.0
 
-    override fun run(batch: TrainingBatch, lora: LoraWeights, termination: Termination): StepResult {
-        val weight = (batch.labelWeight.sum() * scale).toFloat()
+    override fun run(batch: TrainingBatch, lora: LoraWeights): TrainingResult {
+        val weight = (batch.labelWeight!!.sum() * scale).toFloat()
         val gradients = lora.mapValues { (_, w) ->
             Matrix(w.rows, w.columns, FloatArray(w.values.size) { weight * (w.values[it] - 1f) })
         }
-        return StepResult(0f, best(batch, lora, termination), gradients)
+        val none = FloatArray(0)
+        return TrainingResult(
+            0f, 0f, 0f, 0f, none, none, none, Matrix(0, 0), best(batch, lora), gradients,
+        )
     }
 
-    override fun best(batch: TrainingBatch, lora: LoraWeights, termination: Termination): LongArray {
+    override fun best(batch: TrainingBatch, lora: LoraWeights): IntArray {
         val bound = 0.5 + slope * lora.getValue("lora.0.q.B").values.sumOf { it.toDouble() } / 4
-        return LongArray(batch.rows.size) {
-            val token = batch.tokens[batch.rows[it].toInt()]
+        return IntArray(batch.rows.size) {
+            val token = batch.tokens[batch.rows[it]]
             val place = (7 * token % RecordedLearning.VOCABULARY).toDouble() / RecordedLearning.VOCABULARY
             if (place < bound) RecordedLearning.following(token) else -1
         }
     }
+
+    override fun stop() = Unit
 }

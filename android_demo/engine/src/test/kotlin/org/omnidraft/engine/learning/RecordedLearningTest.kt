@@ -1,6 +1,5 @@
 package org.omnidraft.engine.learning
 
-import ai.onnxruntime.OnnxTensor
 import java.nio.ByteBuffer
 import java.nio.ByteOrder
 import org.junit.jupiter.api.Assertions.assertArrayEquals
@@ -40,24 +39,16 @@ class RecordedLearningTest {
     }
 
     private fun compare(expected: RecordedLearning.Batch, made: LearningBatch) {
-        val tensors = made.training.tensors(RecordedLearning.VOCABULARY)
-        val content = tensors.mapValues { (_, tensor) -> tensor.bytes() } +
-            ("answer_rows" to bytes(LongArray(made.answerRows.size) { made.answerRows[it].toLong() })) +
-            ("answer" to bytes(made.answer))
-        val shapes = tensors.mapValues { (_, tensor) -> tensor.info.shape.map { it.toInt() } } +
+        val inputs = made.training.inputs(RecordedLearning.VOCABULARY)
+        val content = inputs.mapValues { (_, input) -> input.ids?.bytes() ?: input.numbers!!.bytes() } +
+            ("answer_rows" to made.answerRows.bytes()) + ("answer" to made.answer.bytes())
+        val shapes = inputs.mapValues { (_, input) -> input.shape.map { it.toInt() } } +
             ("answer_rows" to listOf(made.answerRows.size)) + ("answer" to listOf(made.answer.size))
-        tensors.values.forEach(OnnxTensor::close)
         assertEquals(expected.shapes, shapes)
         for ((name, values) in expected.values) assertEquals(values, numbers(name, content), name)
         for ((name, digest) in expected.sha256) {
             assertEquals(digest, sha256(content.getValue(name)).take(digest.length), name)
         }
-    }
-
-    private fun bytes(values: LongArray): ByteArray {
-        val bytes = ByteBuffer.allocate(values.size * 8).order(ByteOrder.LITTLE_ENDIAN)
-        bytes.asLongBuffer().put(values)
-        return bytes.array()
     }
 
     private fun numbers(name: String, content: Map<String, ByteArray>): List<Float> {

@@ -19,31 +19,31 @@ class WorkerTest {
     /** A step that runs until it is let go or ended, where [held] is set. */
     private class HeldStep : LearningStep {
         private val toy = ToyStep()
-        override val sizes = toy.sizes
+        override val loraSizes = toy.loraSizes
         @Volatile var held = true
         @Volatile var error: RuntimeException? = null
+        @Volatile private var end = CountDownLatch(1)
         val began = Semaphore(0)
         val ended = AtomicInteger()
-        val threads = HashSet<Int>()
+        val priorities = HashSet<Int>()
 
-        override fun run(batch: TrainingBatch, lora: LoraWeights, termination: Termination): StepResult {
-            threads += Thread.currentThread().priority
+        override fun run(batch: TrainingBatch, lora: LoraWeights): TrainingResult {
+            priorities += Thread.currentThread().priority
             error?.let { throw it }
-            val end = CountDownLatch(1)
-            val waits = held
-            termination.during(end::countDown) {
+            if (held) {
+                end = CountDownLatch(1)
                 began.release()
-                if (waits) {
-                    end.await()
-                    ended.incrementAndGet()
-                    throw IllegalStateException("terminated")
-                }
+                end.await()
+                ended.incrementAndGet()
+                throw IllegalStateException("stopped")
             }
-            return toy.run(batch, lora, termination)
+            began.release()
+            return toy.run(batch, lora)
         }
 
-        override fun best(batch: TrainingBatch, lora: LoraWeights, termination: Termination) =
-            toy.best(batch, lora, termination)
+        override fun best(batch: TrainingBatch, lora: LoraWeights) = toy.best(batch, lora)
+
+        override fun stop() = end.countDown()
     }
 
     private fun prompt(): List<ObservedPrompt> {
@@ -73,7 +73,7 @@ class WorkerTest {
             trainer.drain()
             assertEquals(1, step.ended.get())
             assertEquals(1, trainer.progress.updates)
-            assertTrue(step.threads.all { it < Thread.NORM_PRIORITY })
+            assertTrue(step.priorities.all { it < Thread.NORM_PRIORITY })
         }
     }
 
