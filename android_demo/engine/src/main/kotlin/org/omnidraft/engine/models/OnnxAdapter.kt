@@ -1,10 +1,47 @@
 package org.omnidraft.engine.models
 
 import com.google.flatbuffers.FlatBufferBuilder
+import com.google.flatbuffers.Table
 import java.nio.ByteBuffer
+import java.nio.ByteOrder
+import java.nio.file.Files
+import java.nio.file.Path
+import org.omnidraft.engine.DamagedFileException
+import org.omnidraft.engine.ModelNotFoundException
+import org.omnidraft.engine.files.readBounded
+import org.omnidraft.engine.files.reading
+import org.omnidraft.engine.files.replaceFile
 
 private const val FORMAT_VERSION = 1
 private const val FLOAT = 1
+private const val IDENTIFIER = "TORT"
+private const val LARGEST_ADAPTER = 1L shl 29
+
+/** LoRA adapters as ONNX Runtime's `.onnx_adapter` files: the LoRA alone, of no drafter. */
+object OnnxAdapterFile {
+    /**
+     * Write an adapter, whole or not at all, replacing a file that is there.
+     *
+     * @throws org.omnidraft.engine.OmniDraftException the file cannot be written.
+     */
+    fun write(path: Path, adapter: LoraWeights) = replaceFile(path, onnxAdapter(adapter))
+
+    /**
+     * Read an adapter.
+     *
+     * @throws ModelNotFoundException there is no such file.
+     * @throws DamagedFileException it is no adapter.
+     */
+    fun read(path: Path): LoraWeights {
+        if (!Files.isRegularFile(path)) throw ModelNotFoundException("There is no adapter $path.")
+        val content = reading(path) { readBounded(path, LARGEST_ADAPTER) }
+        try {
+            return AdapterTable(ByteBuffer.wrap(content).order(ByteOrder.LITTLE_ENDIAN)).parameters()
+        } catch (error: RuntimeException) { // whatever lies outside the file, or contradicts itself
+            throw DamagedFileException("$path is no adapter that can be read: ${error.message}.", error)
+        }
+    }
+}
 
 /**
  * A LoRA adapter in ONNX Runtime's format, the content of an `.onnx_adapter` file.
@@ -43,7 +80,7 @@ internal fun onnxAdapter(adapter: LoraWeights): ByteBuffer {
     builder.addInt(1, 1, 0)
     builder.addInt(2, 1, 0)
     builder.addOffset(3, list, 0)
-    builder.finish(builder.endTable(), "TORT")
+    builder.finish(builder.endTable(), IDENTIFIER)
     return builder.dataBuffer()
 }
 
@@ -52,4 +89,44 @@ private fun FlatBufferBuilder.floats(values: FloatArray): Int {
     startVector(1, values.size * Float.SIZE_BYTES, Long.SIZE_BYTES)
     for (value in values.reversedArray()) addFloat(value)
     return endVector()
+}
+
+/** A table of flatbuffers, field by field. */
+private open class Fields(buffer: ByteBuffer, place: Int) : Table() {
+    init {
+        __reset(place, buffer)
+    }
+
+    fun field(number: Int): Int {
+        val offset = __offset(4 + 2 * number)
+        require(offset != 0) { "a field is missing" }
+        return bb_pos + offset
+    }
+}
+
+private class AdapterTable(private val buffer: ByteBuffer) : Fields(buffer, buffer.getInt(0)) {
+    init {
+        require(__has_identifier(buffer, IDENTIFIER)) { "it begins as something else" }
+        require(buffer.getInt(field(0)) == FORMAT_VERSION) { "its format is another version's" }
+    }
+
+    fun parameters(): LoraWeights {
+        val list = field(3) - bb_pos
+        val start = __vector(list)
+        return (0 until __vector_len(list)).associate { Parameter(buffer, __indirect(start + 4 * it)).read() }
+    }
+}
+
+private class Parameter(private val buffer: ByteBuffer, place: Int) : Fields(buffer, place) {
+    fun read(): Pair<String, Matrix> {
+        val name = __string(field(0))
+        val sizes = field(1) - bb_pos
+        require(__vector_len(sizes) == 2 && buffer.getInt(field(2)) == FLOAT) { "$name is no float32 matrix" }
+        val (rows, columns) = List(2) { Math.toIntExact(buffer.getLong(__vector(sizes) + 8 * it)) }
+        val data = field(3) - bb_pos
+        require(__vector_len(data).toLong() == 4L * rows * columns) { "$name is not as long as its sizes say" }
+        val floats = buffer.duplicate().order(ByteOrder.LITTLE_ENDIAN)
+        floats.position(__vector(data))
+        return name to Matrix(rows, columns, FloatArray(rows * columns).also { floats.asFloatBuffer().get(it) })
+    }
 }
