@@ -1,6 +1,7 @@
 # make demo       install into .venv, fetch the default target, answer prompts plainly and speculatively
 # make test       install what tests need (about 150 MB), run the native and the Python tests
 # make test-all   the Python tests with all that they compare with (several GB, into .venv-all): none may skip
+# make test-aarch64  the native tests for 64-bit Arm, by a cross compiler and an emulator
 # make sanitize   the native tests under the address and undefined-behaviour sanitizers
 # make wheel-check  a wheel from the source distribution, in empty environments of PYTHONS, used there
 # make picture    docs/terminal.svg anew, from real runs
@@ -30,7 +31,7 @@ define NATIVE_TESTS
 	PATH="$(CURDIR)/$(BIN):$$PATH" ctest --preset $(1)
 endef
 
-.PHONY: demo test test-all test-native sanitize wheel-check android-check picture lint format clean
+.PHONY: demo test test-all test-native test-aarch64 sanitize wheel-check android-check picture lint format clean
 
 demo: $(VENV)/.installed
 	$(OMNIDRAFT) models pull $(TARGET)
@@ -49,6 +50,9 @@ test-all: .venv-all/.installed
 
 test-native: $(VENV)/.test
 	$(call NATIVE_TESTS,release)
+
+test-aarch64: $(VENV)/.test
+	PATH="$(CURDIR)/$(BIN):$$PATH" kernels_native/test_aarch64.sh
 
 sanitize: $(VENV)/.test
 	$(call NATIVE_TESTS,asan)
