@@ -179,7 +179,9 @@ class Chat(
     /** The user is back: opens the models that [rest] closed. */
     fun wake() {
         val choice = state.value.choice
-        if (state.value.phase == Phase.Resting && choice != null) open(choice)
+        if (state.value.phase != Phase.Resting || choice == null) return
+        current.update { it.copy(phase = Phase.Opening) }
+        open(choice)
     }
 
     private suspend fun closeModels() {

@@ -33,7 +33,8 @@ class DocumentTree(
         val (folders, files) = children.partition { it.isFolder }
         for (file in files) {
             val uri = DocumentsContract.buildDocumentUriUsingTree(tree, file.id)
-            val content = resolver.openInputStream(uri) ?: throw FileNotFoundException(file.path)
+            val content = inWords { resolver.openInputStream(uri) }
+                ?: throw FileNotFoundException(file.path)
             if (!content.use { visit(file.path, it) }) return false
         }
         if (depth == 0) return true
@@ -44,7 +45,7 @@ class DocumentTree(
         val uri = DocumentsContract.buildChildDocumentsUriUsingTree(tree, id)
         val columns =
             arrayOf(Document.COLUMN_DOCUMENT_ID, Document.COLUMN_DISPLAY_NAME, Document.COLUMN_MIME_TYPE)
-        val rows = resolver.query(uri, columns, null, null, null)
+        val rows = inWords { resolver.query(uri, columns, null, null, null) }
             ?: throw IOException("its files cannot be listed")
         return rows.use {
             buildList {
@@ -54,6 +55,17 @@ class DocumentTree(
                 }
             }
         }
+    }
+
+    /** Providers are other apps, and throw what they like. */
+    private fun <T> inWords(call: () -> T): T = try {
+        call()
+    } catch (error: IllegalArgumentException) {
+        throw IOException(error.message ?: "its provider refuses", error)
+    } catch (error: IllegalStateException) {
+        throw IOException(error.message ?: "its provider refuses", error)
+    } catch (error: UnsupportedOperationException) {
+        throw IOException(error.message ?: "its provider refuses", error)
     }
 
     private companion object {

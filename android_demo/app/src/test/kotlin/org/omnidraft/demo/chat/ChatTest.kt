@@ -268,6 +268,7 @@ class ChatTest {
         assertTrue(first.closed)
         assertEquals(1, first.saved)
         chat.wake()
+        chat.wake()
         runCurrent()
         assertEquals(Phase.Ready, chat.state.value.phase)
         assertEquals(2, opener.opened.size)
