@@ -49,6 +49,7 @@ Handle made(Make make, Arguments... arguments) {
 struct World {
   std::uint64_t seed = 0;
   std::vector<std::string> drafter, target;  // surfaces; "" for a special token
+  std::size_t tail = 9;                      // bytes of the text that its rows depend on
 
   const std::vector<std::string>& surfaces(bool of_target) const {
     return of_target ? target : drafter;
@@ -56,15 +57,16 @@ struct World {
 
   std::vector<float> row(bool of_target, const Tokens& context) const {
     const std::vector<std::string>& vocabulary = surfaces(of_target);
-    std::string tail;
-    for (std::size_t i = context.size(); i > 0 && tail.size() < 3; --i) {
-      tail = vocabulary[static_cast<std::size_t>(context[i - 1])] + tail;
+    std::string end;
+    for (std::size_t i = context.size(); i > 0 && end.size() < tail; --i) {
+      end = vocabulary[static_cast<std::size_t>(context[i - 1])] + end;
     }
-    tail = tail.substr(tail.size() - std::min<std::size_t>(tail.size(), 3));
+    end = end.substr(end.size() - std::min(end.size(), tail));
     std::vector<float> row;
     for (const std::string& surface : vocabulary) {
-      const auto points = 3 * score(2, tail, surface) + score(of_target ? 0 : 1, tail, surface);
-      row.push_back(static_cast<float>(points) / 512);
+      const auto both = surface.empty() ? 0 : points(2, end, surface.substr(0, 1));
+      const auto own = points(of_target ? 0 : 1, end, surface);
+      row.push_back(static_cast<float>(3 * both + own) / 512);
     }
     return row;
   }
@@ -90,17 +92,16 @@ struct World {
   }
 
  private:
-  std::uint64_t score(std::uint64_t model, const std::string& tail,
-                      const std::string& surface) const {
+  std::uint64_t points(std::uint64_t model, const std::string& end, const std::string& text) const {
     std::uint64_t hash = 0xcbf29ce484222325;
     const auto add = [&](std::uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
     add(seed);
     add(model);
-    for (const char c : tail) {
+    for (const char c : end) {
       add(static_cast<unsigned char>(c));
     }
     add(256);
-    for (const char c : surface) {
+    for (const char c : text) {
       add(static_cast<unsigned char>(c));
     }
     return ((hash ^ (hash >> 32)) * 0x9e3779b97f4a7c15) >> 54;
