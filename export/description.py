@@ -13,6 +13,13 @@ from omnidraft.runtime.storage.bundle import Bundle, Graph, SpecialTokens, Tenso
 from omnidraft.runtime.text.tokenizer import Tokenizer
 
 README_FILE = "README.md"
+KERNELS = {
+    "aten": "portable or optimized",
+    "dim_order_ops": "portable",
+    "quantized_decomposed": "quantized",
+    "llama": "custom",
+}
+"""Which of ExecuTorch's libraries have an operator, by its namespace."""
 
 
 def special_tokens(tokenizer: Tokenizer, files: Mapping[str, bytes]) -> SpecialTokens:
@@ -77,8 +84,9 @@ def _properties(bundle: Bundle, graph: Graph) -> dict[str, str]:
 
 def _title(bundle: Bundle) -> str:
     g = bundle.geometry
+    merged = f" with adapter {bundle.merged.adapter}" if bundle.merged else ""
     return (
-        f"{bundle.name}: a drafter for {bundle.backend}, weights {bundle.quantization}, "
+        f"{bundle.name}{merged}: a drafter for {bundle.backend}, weights {bundle.quantization}, "
         f"{g.layers} layers of {g.hidden_size}, {g.vocab_size:,} tokens, context "
         f"{g.context_length:,}"
     )
@@ -116,13 +124,24 @@ def _readme(bundle: Bundle) -> str:
         passes = f", {graph.tokens} tokens a pass" if graph.tokens else ""
         if graph.most_tokens:
             passes = f", up to {graph.most_tokens} tokens a pass"
+        method = f", method `{graph.method}`" if graph.file.endswith(".pte") else ""
         parts += [
-            f"## `{graph.file}` ({graph.role}{passes})",
+            f"## `{graph.file}` ({graph.role}{method}{passes})",
             graph.usage,
+            *_needs(graph),
             _table("input", graph.inputs),
             _table("output", graph.outputs),
         ]
     return "\n\n".join(parts) + "\n"
+
+
+def _needs(graph: Graph) -> list[str]:
+    """What an ExecuTorch runtime has to have, in words."""
+    needed = [f"the delegate {name}" for name in graph.delegates]
+    for domain, library in KERNELS.items():
+        if names := [name for name in graph.operators if name.startswith(f"{domain}::")]:
+            needed.append(f"{library} kernels ({', '.join(names)})")
+    return [f"A runtime needs {' and '.join(needed)}."] if needed else []
 
 
 def _table(what: str, tensors: Iterable[Tensor]) -> str:

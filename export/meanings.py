@@ -111,6 +111,19 @@ CHIP_USAGE = (
     "inputs have their full rank, and rows that are not needed have the position behind the last."
 )
 
+RUNNER: Meanings = {
+    "tokens": "ids of the pass's tokens, which follow those in the KV cache",
+    "input_pos": "place of the first of them in the text, counted from 0",
+    "logits": _LOGITS,
+}
+RUNNER_USAGE = (
+    "As ExecuTorch's LLM runners call a model. The KV cache is in the program and holds the "
+    "context length (get_max_context_len); a pass takes at most get_max_seq_len tokens and writes "
+    "their keys and values from input_pos on. To drop the last tokens, begin at their place again. "
+    "A runner puts the token that begins a text there only where it is told to (num_bos = 1). "
+    "There is no LoRA here: the base model answers."
+)
+
 TRAINING: Meanings = {
     "tokens": "ids of a text",
     "positions": "place of each token in the text, counted from 0",

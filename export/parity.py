@@ -163,6 +163,25 @@ def measure_parity(model: CausalModel, reference: Reference) -> Parity:
     )
 
 
+def likeliest_logits(model: CausalModel, reference: Reference) -> Logits:
+    """What a model says of the reference's likeliest tokens, float32 [positions, tokens].
+
+    Args:
+        model: its sequence is lost.
+
+    Raises:
+        OmniDraftError: a logit is NaN or infinite.
+    """
+    parts: list[Logits] = []
+    start = 0
+    for piece in np.split(reference.tokens, np.cumsum(reference.lengths)[:-1]):
+        for rows in _rows(model, piece):
+            likeliest = reference.likeliest[start : start + len(rows)]
+            start += len(rows)
+            parts.append(np.take_along_axis(rows, likeliest, axis=1))
+    return np.concatenate(parts)
+
+
 def shortcomings(parity: Parity, thresholds: Thresholds) -> list[str]:
     """In what a parity does not reach its thresholds; nothing, where it does."""
     agreement, error = thresholds.smallest_agreement, thresholds.largest_logit_error

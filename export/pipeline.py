@@ -6,6 +6,8 @@ import dataclasses
 import os
 import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 
@@ -15,9 +17,11 @@ from omnidraft.export.checkpoint.safetensors import describe
 from omnidraft.export.checkpoint.spec import check_drafts
 from omnidraft.export.description import describe_folder, special_tokens
 from omnidraft.export.latency import measure_latency
+from omnidraft.export.merging import MergedCheckpoint, find_adapter, prove_merged
 from omnidraft.export.parity import (
     REFERENCE_FILE,
     Reference,
+    likeliest_logits,
     make_reference,
     measure_parity,
     parity_text,
@@ -25,6 +29,7 @@ from omnidraft.export.parity import (
 )
 from omnidraft.export.recipes import Built, Options, Recipe, backends, find_recipe
 from omnidraft.runtime.engines import open_engine
+from omnidraft.runtime.engines.model import CausalModel
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.models.hub import hub_config, hub_name
 from omnidraft.runtime.models.progress import Progress
@@ -60,6 +65,7 @@ def export(
     options: Options | None = None,
     *,
     calibration: Path | None = None,
+    adapter: str | None = None,
     progress: Progress = lambda step, fraction: None,
 ) -> Bundle:
     """Write the bundle ``output``; it appears whole or not at all.
@@ -72,12 +78,14 @@ def export(
         options: see ``Options``.
         calibration: see ``calibration_texts``. The built-in texts are then tried beside it, which
             takes as long again, and if they do better on held text that is warned of.
+        adapter: one to be merged into the weights: see ``merging.find_adapter``. The bundle is
+            then another drafter's than the checkpoint: adapters of that do not fit it.
         progress: told each step.
 
     Raises:
         OmniDraftError: an option does not fit or has no effect, the calibration text is too short,
             the checkpoint cannot draft (see ``check_drafts``) or its tokenizer is not its own, the
-            disk is full, or the result is too far from float32.
+            disk is full, the result is too far from float32, or the adapter cannot be merged.
     """
     recipe = find_recipe(backend)
     options = _complete(options or Options(), recipe)
@@ -93,8 +101,11 @@ def export(
     # First of all, so that a place that cannot be written is found before the work is done.
     with whole_folder(output) as folder:
         source = find_checkpoint(name, progress)
-        checkpoint = open_checkpoint(source)
+        base = checkpoint = open_checkpoint(source)
         check_drafts(checkpoint.decoder, source)
+        merged, lora = find_adapter(adapter, source, base.decoder) if adapter else (None, {})
+        if merged:
+            checkpoint = MergedCheckpoint(base, lora)
         files = tokenizer_files(source)
         tokenizer = Tokenizer(files)
         _check_vocabulary(checkpoint.decoder, tokenizer)
@@ -106,7 +117,11 @@ def export(
         tokens = [tokenizer.encode(text)[:longest] for text in calibrating]
         if calibration is not None:
             _check_enough(tokens, calibration)
-        reference = _float32_reference(checkpoint, folder, texts, recipe.parity_positions, context)
+        with _float32_model(checkpoint, folder, context) as model:
+            reference = make_reference(model, texts, recipe.parity_positions)
+        if merged:
+            with _float32_model(base, folder, context) as model:
+                without = likeliest_logits(model, reference)
         special = special_tokens(tokenizer, files)
         built = recipe.build(checkpoint, folder, options, tokens, report, special)
         if calibration is not None and not built.calibrated:
@@ -119,12 +134,15 @@ def export(
         reference.save(folder / REFERENCE_FILE)
         progress("checksums", None)
         bundle = _describe(name, recipe, options, built, checkpoint, source)
-        bundle = bundle.model_copy(update={"special_tokens": special})
+        bundle = bundle.model_copy(update={"special_tokens": special, "merged": merged})
         describe_folder(bundle, folder)
         bundle = _with_files(bundle, folder)
         bundle.save(folder)
         progress("parity", None)
         bundle, parity = _prove(bundle, folder, recipe, options, reference, calibration)
+        if merged:
+            exported = open_engine(folder, threads=options.threads)
+            bundle = prove_merged(bundle, exported, lora, without, reference)
         progress("latency", None)
         latency = measure_latency(folder, options.threads)
         bundle = bundle.model_copy(update={"latency": [latency]})
@@ -258,10 +276,9 @@ def _check_vocabulary(decoder: Decoder, tokenizer: Tokenizer) -> None:
         )
 
 
-def _float32_reference(
-    checkpoint: Checkpoint, folder: Path, texts: list[list[int]], positions: int, context: int
-) -> Reference:
-    """What the checkpoint itself says, by a float32 graph that is thrown away."""
+@contextmanager
+def _float32_model(checkpoint: Checkpoint, folder: Path, context: int) -> Iterator[CausalModel]:
+    """The checkpoint itself, by a float32 graph that is thrown away."""
     with tempfile.TemporaryDirectory(prefix="reference-", dir=folder) as scratch:
         plain = Path(scratch)
         recipe = find_recipe("onnx")
@@ -269,7 +286,7 @@ def _float32_reference(
         built = recipe.build(checkpoint, plain, options, [], lambda stage, done, total: None)
         bundle = _describe("reference", recipe, options, built, checkpoint, None)
         _with_files(bundle, plain).save(plain)
-        return make_reference(open_engine(plain), texts, positions)
+        yield open_engine(plain)
 
 
 def _describe(

@@ -19,10 +19,11 @@ needs("executorch")
 needs("torchao")
 
 from omnidraft.export.checkpoint import Checkpoint, open_checkpoint  # noqa: E402
+from omnidraft.export.checkpoint.spec import lora_shapes  # noqa: E402
 from omnidraft.export.pipeline import export  # noqa: E402
 from omnidraft.export.recipes import Options, find_recipe  # noqa: E402
 from omnidraft.export.torch_llama.loss import hybrid_loss  # noqa: E402
-from omnidraft.export.torch_llama.model import Llama, causal_mask, lora_shapes  # noqa: E402
+from omnidraft.export.torch_llama.model import Llama, causal_mask  # noqa: E402
 from omnidraft.runtime.engines import open_engine  # noqa: E402
 from omnidraft.runtime.engines.executorch import ExecuTorchModel  # noqa: E402
 from omnidraft.runtime.errors import (  # noqa: E402
@@ -264,7 +265,7 @@ def test_training_step_against_autograd(source: Path, bundle: Path) -> None:
 
 
 def test_undelegated_linears_are_refused() -> None:
-    from omnidraft.export.recipes.executorch import _check_delegated
+    from omnidraft.export.torch_llama.lowering import check_delegated
 
     class Plain(torch.nn.Module):
         def __init__(self) -> None:
@@ -276,7 +277,7 @@ def test_undelegated_linears_are_refused() -> None:
 
     graph = torch.export.export(Plain(), (torch.zeros(1, 4),)).graph_module
     with pytest.raises(OmniDraftError, match="0 of 1 linears"):
-        _check_delegated(graph, 1)
+        check_delegated(graph, 1)
 
 
 def test_a_chip_needs_qualcomms_sdk(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,8 @@ torch = needs("torch")
 transformers = needs("transformers")
 
 from omnidraft.export.checkpoint import open_checkpoint  # noqa: E402
-from omnidraft.export.torch_llama.model import Llama, causal_mask, lora_shapes  # noqa: E402
+from omnidraft.export.checkpoint.spec import lora_shapes  # noqa: E402
+from omnidraft.export.torch_llama.model import Llama, causal_mask  # noqa: E402
 from omnidraft.runtime.errors import OmniDraftError  # noqa: E402
 
 VOCAB, CONTEXT = 300, 32

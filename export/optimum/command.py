@@ -36,6 +36,7 @@ class OmniDraftExportCommand(BaseOptimumCLICommand):  # type: ignore[misc]
         add("--lora-rank", type=int, default=32, help="rank of the LoRA inputs; 0: none")
         add("--context", type=int, help="longest sequence, in tokens; default: by backend")
         add("--soc", help="chip to compile for, as SM8650")
+        add("--adapter", help="adapter, by name or file, to be merged into the weights")
         add("--calibration", type=Path, help="text for onnx int4 and qnn; default: built-in text")
         add("--min-agreement", type=float, help="top-1 and acceptance agreement to reach, 0 to 1")
         add(

@@ -17,31 +17,11 @@ from torch import Tensor, nn
 from omnidraft.export.checkpoint.spec import (
     LINEAR_PARTS,
     Checkpoint,
-    Decoder,
     check_drafts,
     joined_bias,
     joined_weight,
+    lora_shapes,
 )
-
-
-def lora_shapes(decoder: Decoder, rank: int) -> dict[str, tuple[int, int]]:
-    """Names and shapes of the LoRA inputs, in the order in which graphs take them.
-
-    See ``omnidraft.runtime.storage.bundle.Lora`` for what they mean.
-    """
-    d = decoder
-    sizes = {
-        "qkv": (d.hidden_size, (d.heads + 2 * d.kv_heads) * d.head_size),
-        "o": (d.heads * d.head_size, d.hidden_size),
-        "gate_up": (d.hidden_size, 2 * d.feed_forward_size),
-        "down": (d.feed_forward_size, d.hidden_size),
-    }
-    shapes = {}
-    for layer in range(d.layers):
-        for linear in LINEAR_PARTS:
-            shapes[f"lora.{layer}.{linear}.A"] = (sizes[linear][0], rank)
-            shapes[f"lora.{layer}.{linear}.B"] = (rank, sizes[linear][1])
-    return shapes
 
 
 class RmsNorm(nn.Module):

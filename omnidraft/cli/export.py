@@ -32,8 +32,8 @@ def export(
         Layout,
         typer.Option(
             **opt.one_of(Layout),
-            help="Names of inputs and outputs: ours, or with onnx those of transformers and "
-            "onnxruntime-genai (genai).",
+            help="Names of inputs and outputs: ours; with onnx those of transformers and "
+            "onnxruntime-genai (genai); with executorch those of its LLM runners (llm-runner).",
         ),
     ] = "omnidraft",
     quantization: Annotated[
@@ -60,6 +60,14 @@ def export(
         str | None,
         typer.Option(
             metavar="CHIP", help="Chip that the qnn backend compiles for.", show_default="SM8650"
+        ),
+    ] = None,
+    adapter: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Merge what this adapter has learned into the weights.",
+            show_default=False,
         ),
     ] = None,
     calibration: Annotated[
@@ -116,5 +124,13 @@ def export(
         layout=layout,
     )
     with steps(f"exporting {checkpoint}", quiet=as_json) as show:
-        write(checkpoint, output, backend, options, calibration=calibration, progress=show)
+        write(
+            checkpoint,
+            output,
+            backend,
+            options,
+            calibration=calibration,
+            adapter=adapter,
+            progress=show,
+        )
     inspect(output, as_json=as_json)

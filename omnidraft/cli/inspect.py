@@ -116,6 +116,12 @@ def _print_bundle(bundle: Bundle, verified: Verified | None) -> None:
     table.add_row(
         "LoRA", "none" if lora is None else f"rank {lora.rank} on {', '.join(lora.linears)}"
     )
+    if (merged := bundle.merged) is not None:
+        table.add_row(
+            "merged",
+            f"adapter {merged.adapter}, learned for {merged.target}: the weights keep "
+            f"{merged.kept:.0%} of what it changes; parity is with float32 and the adapter",
+        )
     for name, entry in bundle.files.items():
         table.add_row("file", f"{name}, {entry.size / 1e6:.2f} MB, sha256 {entry.sha256[:12]}… ✓")
     table.add_row("size", f"{bundle.size / 1e6:.1f} MB")

@@ -18,8 +18,6 @@ from omnidraft.runtime.quiet import quiet
 from omnidraft.runtime.storage.bundle import Bundle
 from omnidraft.runtime.storage.lora import LoraWeights, complete_adapter, sizes_beside_rank
 
-METHOD = "forward"
-
 
 class ExecuTorchModel:
     """A ``CausalModel`` over a bundle of the ``executorch`` backend.
@@ -43,12 +41,12 @@ class ExecuTorchModel:
         try:
             # The bindings' own messages come by way of sys.stderr.
             with quiet(), redirect_stderr(StringIO()):
-                self._torch, bindings = _load_runtime(threads)
+                self._torch, bindings = load_runtime(threads)
                 # The program owns what the method works on.
                 self._program = bindings._load_program(
                     str(path), program_verification=bindings.Verification.InternalConsistency
                 )
-                self._method = self._program.load_method(METHOD)
+                self._method = self._program.load_method(graph.method)
             meta = self._method.method_meta()
             sizes = [meta.input_tensor_meta(i).sizes() for i in range(meta.num_inputs())]
         except RuntimeError as error:
@@ -150,7 +148,7 @@ class ExecuTorchModel:
         return logits
 
 
-def _load_runtime(threads: int) -> tuple[Any, Any]:
+def load_runtime(threads: int) -> tuple[Any, Any]:
     """torch and ExecuTorch's bindings, with the kernels that quantized embeddings need.
 
     The bindings' private module: the public ones around it, executorch.runtime among them, import

@@ -81,7 +81,8 @@ class Graph(_Part):
     ``role`` is ``decoder`` for every graph that scores tokens, ``training`` for a training step.
     ``tokens`` is how many tokens a pass of a static graph takes, None where the graph is dynamic;
     ``most_tokens`` how many a dynamic graph takes at most, None where that is not bounded.
-    ``usage`` says how it is stepped.
+    ``usage`` says how it is stepped. Of ExecuTorch: ``method`` is the program's, ``delegates`` and
+    ``operators`` are what it asks a runtime for.
     """
 
     role: Literal["decoder", "training"]
@@ -91,6 +92,9 @@ class Graph(_Part):
     inputs: list[Tensor]
     outputs: list[Tensor]
     usage: str = ""
+    method: str = "forward"
+    delegates: list[str] = []
+    operators: list[str] = []
 
 
 class Lora(_Part):
@@ -179,6 +183,19 @@ class Thresholds(_Part):
     largest_logit_error: Annotated[float, Field(ge=0)] | None
 
 
+class Merged(_Part):
+    """An adapter that was added to the weights before they were stored.
+
+    Parity is then agreement with the float32 model that has it, too. ``target`` is what it was
+    learned for. ``kept`` is how much of the adapter's change of the float32 model's logits the
+    bundle shows: 1 is all of it, 0 none; None until that is measured.
+    """
+
+    adapter: str
+    target: str
+    kept: Annotated[float, Field(ge=0)] | None = None
+
+
 class Latency(_Part):
     """Milliseconds of one decoding step of one token, in a process that does nothing else.
 
@@ -212,6 +229,7 @@ class Bundle(_Part):
     geometry: Geometry
     soc: Soc | None = None
     lora: Lora | None = None
+    merged: Merged | None = None
     max_threads: Annotated[int, Field(ge=1)] | None = None
     special_tokens: SpecialTokens | None = None
     graphs: Annotated[list[Graph], Field(min_length=1)]
