@@ -11,6 +11,7 @@ from pathlib import Path
 
 from checks import apk, inspection
 from checks.commands import CheckError, MissingError, require_tools
+from checks.example import compare_example
 from checks.maven import maven
 from checks.natives import stand_ins
 from checks.resources import link_resources
@@ -18,7 +19,15 @@ from checks.versions import compare_poms, read_versions
 
 HERE = Path(__file__).resolve().parent
 APP = HERE / "app"
-ACTIVITIES = ["org.omnidraft.demo.MainActivity"]
+CLASSES = [
+    "org.omnidraft.demo.DemoApplication",
+    "org.omnidraft.demo.MainActivity",
+    "org.omnidraft.demo.ModelsActivity",
+    "org.omnidraft.android.PhoneHeat",
+    "org.omnidraft.engine.Engine",
+    "ai.onnxruntime.OrtSession",
+]
+"""Some classes of each part of the app."""
 
 
 def main() -> None:
@@ -30,14 +39,15 @@ def main() -> None:
     require_tools()
     versions = read_versions(HERE / "gradle/libs.versions.toml")
     compare_poms(versions, list(HERE.glob("*/pom.xml")))
+    compare_example(HERE / "README.md", APP / "src/main/kotlin/org/omnidraft/demo/engine/Embed.kt")
     target = APP / "target"
     _say("fetching the framework and D8")
-    maven(APP / "pom.xml", "initialize")
+    maven(HERE / "pom.xml", "--projects", "app", "initialize")
     framework = target / "framework"
     _say("resources")
     resources = link_resources(APP, framework / "android.jar", target / "resources", versions)
     _say("sources and tests")
-    maven(APP / "pom.xml", "package")
+    maven(HERE / "pom.xml", "package")
     _say("dex")
     libraries = [Path(p) for p in (target / "libraries.txt").read_text().strip().split(":")]
     jars = [target / "app-0.1.0.jar", *libraries]
@@ -48,7 +58,7 @@ def main() -> None:
     natives = stand_ins(HERE.parent, libraries, target / "native")
     apk.put_together(unsigned, resources, dex, natives, apk.services(jars))
     apk.sign(unsigned, signed, target / "debug.keystore")
-    inspection.inspect(signed, ACTIVITIES, versions)
+    inspection.inspect(signed, CLASSES, versions)
     print(
         f"\n{signed} passed every check. IT IS NOT FOR PHONES: its native libraries were built for "
         "Linux, in place of those that the NDK builds."

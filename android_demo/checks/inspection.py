@@ -16,7 +16,7 @@ from .versions import Versions
 MACHINES = {"arm64-v8a": "AArch64", "x86_64": "Advanced Micro Devices X86-64"}
 
 
-def inspect(apk: Path, activities: list[str], versions: Versions) -> None:
+def inspect(apk: Path, classes: list[str], versions: Versions) -> None:
     """Check an APK.
 
     Raises:
@@ -25,7 +25,7 @@ def inspect(apk: Path, activities: list[str], versions: Versions) -> None:
     run(["apksigner", "verify", "--verbose", apk], what="apksigner verify")
     run(["zipalign", "-c", "4", apk], what="zipalign -c 4")
     _manifest(apk, versions)
-    _classes(apk, activities)
+    _classes(apk, classes)
     _native_libraries(apk)
 
 
@@ -45,14 +45,14 @@ def _manifest(apk: Path, versions: Versions) -> None:
     )
 
 
-def _classes(apk: Path, activities: list[str]) -> None:
+def _classes(apk: Path, classes: list[str]) -> None:
     defined: set[str] = set()
     with zipfile.ZipFile(apk) as archive, tempfile.TemporaryDirectory() as folder:
         for name in archive.namelist():
             if re.fullmatch(r"classes\d*\.dex", name):
                 dump = run(["dexdump", archive.extract(name, folder)], what=f"dexdump {name}")
                 defined.update(re.findall(r"Class descriptor  : 'L([^;]*);'", dump))
-    expect({f"{name} is in the dex": name.replace(".", "/") in defined for name in activities})
+    expect({f"{name} is in the dex": name.replace(".", "/") in defined for name in classes})
 
 
 def _native_libraries(apk: Path) -> None:

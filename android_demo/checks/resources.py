@@ -14,7 +14,7 @@ PACKAGE = "org.omnidraft.demo"
 
 
 def complete_manifest(source: Path, target: Path, libraries: list[Path]) -> None:
-    """Write the manifest with what Gradle's plugin adds: the package name, and that native libraries
+    """Write the manifest with what Gradle adds: the package name, and that native libraries
     are mapped out of the APK.
 
     Raises:

@@ -4,10 +4,10 @@ import android.app.Application
 import java.io.File
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.MainScope
-import org.omnidraft.demo.chat.AssistantException
 import org.omnidraft.demo.chat.AssistantOpener
 import org.omnidraft.demo.chat.Chat
 import org.omnidraft.demo.chat.ChatFile
+import org.omnidraft.demo.engine.EngineOpener
 import org.omnidraft.demo.models.Library
 import org.omnidraft.demo.models.ModelStore
 
@@ -15,9 +15,7 @@ import org.omnidraft.demo.models.ModelStore
 open class DemoApplication : Application() {
     private val scope = MainScope()
 
-    protected open val opener: AssistantOpener = AssistantOpener { _, _ ->
-        throw AssistantException("This build has no engine yet.")
-    }
+    protected open val opener: AssistantOpener by lazy { EngineOpener(this) }
 
     private val store by lazy { ModelStore(File(filesDir, "models")) }
 
