@@ -7,6 +7,7 @@ import kotlinx.serialization.json.encodeToJsonElement
 import org.omnidraft.engine.DamagedFileException
 import org.omnidraft.engine.ModelNotFoundException
 import org.omnidraft.engine.OmniDraftException
+import org.omnidraft.engine.core.Shown
 import org.omnidraft.engine.models.LoraWeights
 import org.omnidraft.engine.models.Matrix
 

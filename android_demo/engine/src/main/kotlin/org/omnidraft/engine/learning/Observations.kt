@@ -1,6 +1,7 @@
 package org.omnidraft.engine.learning
 
 import kotlin.math.max
+import org.omnidraft.engine.core.Shown
 
 /** Bytes that [Observations] keeps at most. */
 const val DEFAULT_MAX_BYTES = 64_000_000L
@@ -10,29 +11,6 @@ internal const val WINDOW = 512
 
 /** Of a round that is kept, in bytes. */
 private const val ROUND_BYTES = 200
-
-/**
- * One path of a round, as the native core shows it.
- *
- * @property context draft tokens that stood before the draft: the first ones of the generation's
- *   context.
- * @property drafts the draft tokens that spell the proposed target tokens; behind them perhaps those
- *   of an unfinished one.
- * @property counts how many draft tokens spell each of the proposed target tokens.
- * @property accepted of these target tokens, those that stood: the first ones.
- * @property last the target token that the target took after those.
- */
-class Shown(
-    val context: Int,
-    val drafts: IntArray,
-    val counts: IntArray,
-    val accepted: Int,
-    val last: Int,
-) {
-    init {
-        require(accepted in 0..counts.size) { "$accepted of ${counts.size} tokens stood" }
-    }
-}
 
 /**
  * A round as it is kept.

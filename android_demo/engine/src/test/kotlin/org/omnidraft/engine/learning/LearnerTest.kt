@@ -37,7 +37,7 @@ class LearnerTest {
         val text = RecordedLearning.text(number * 11 % 60, number * 11 % 60 + 25)
         for (context in 5..20 step 5) {
             val drafts = text.copyOfRange(context, context + 4)
-            observe(Shown(context, drafts, intArrayOf(2, 1, 1), 2, 1), text)
+            observe(shown(context, drafts, intArrayOf(2, 1, 1), 2, 1), text)
         }
         if (finished) end() else abandon()
     }

@@ -1,5 +1,6 @@
 package org.omnidraft.engine.learning
 
+import org.omnidraft.engine.core.Shown
 import java.nio.ByteBuffer
 import java.nio.ByteOrder
 import kotlin.io.path.readText
@@ -91,7 +92,7 @@ class RecordedLearning(
             val history = text(begin, begin + context + stood)
             val drafts = history.copyOfRange(context, context + stood) + left
             observations.observe(
-                Shown(context, drafts, counts.toIntArray(), accepted, last), history,
+                shown(context, drafts, counts.toIntArray(), accepted, last), history,
             )
         }
 
@@ -143,3 +144,8 @@ class ToyStep : LearningStep {
 
     override fun stop() = Unit
 }
+
+/** A path of a round as the core shows it, with what learning does not look at left empty. */
+internal fun shown(context: Int, drafts: IntArray, counts: IntArray, accepted: Int, last: Int) = Shown(
+    context, IntArray(counts.size), drafts, counts, accepted, last, IntArray(counts.size + 1), IntArray(0),
+)

@@ -1,0 +1,68 @@
+package org.omnidraft.engine
+
+import java.nio.file.Path
+import org.omnidraft.engine.core.Vocabulary
+import org.omnidraft.engine.files.Progress
+import org.omnidraft.engine.learning.ModelKey
+import org.omnidraft.engine.models.CacheMemory
+import org.omnidraft.engine.models.OnnxDescription
+import org.omnidraft.engine.models.OnnxModel
+import org.omnidraft.engine.text.Tokenizer
+
+/**
+ * A model, its tokenizer, and whose it is.
+ *
+ * @property name of its folder.
+ */
+internal class LoadedModel private constructor(
+    val name: String,
+    val folder: Path,
+    val model: OnnxModel,
+    val tokenizer: Tokenizer,
+    val key: ModelKey,
+    val bytes: Long,
+) : AutoCloseable {
+    /** The tokens, one for each column of the logits; columns without a token are special. */
+    fun vocabulary(): Vocabulary {
+        val known = 0 until minOf(model.vocabSize, tokenizer.vocabSize)
+        return Vocabulary(
+            List(model.vocabSize, tokenizer::surface),
+            List(model.vocabSize, tokenizer::token),
+            known.filter(tokenizer::isByteToken),
+        )
+    }
+
+    override fun close() {
+        model.close()
+        tokenizer.close()
+    }
+
+    companion object {
+        /**
+         * Open the model of a folder whose files are compared with its manifest, checksums included.
+         *
+         * @throws OmniDraftException see [OnnxDescription.read], [OnnxModel] and [Tokenizer].
+         */
+        fun open(
+            folder: Path,
+            operators: String,
+            threads: Int,
+            maxLength: Int?,
+            memory: CacheMemory,
+            progress: Progress,
+        ): LoadedModel {
+            val description = OnnxDescription.read(folder, progress = progress)
+            val tokenizer = Tokenizer.load(folder)
+            val model = try {
+                OnnxModel(description, operators, threads, maxLength, memory)
+            } catch (error: Throwable) {
+                tokenizer.close()
+                throw error
+            }
+            val name = folder.fileName.toString()
+            val cache = description.kvBytesPerToken * model.maxLength
+            val key = ModelKey(name, description.sourceSha256)
+            return LoadedModel(name, folder, model, tokenizer, key, description.fileBytes + cache)
+        }
+    }
+}

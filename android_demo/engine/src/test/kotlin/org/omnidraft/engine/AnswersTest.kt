@@ -1,0 +1,141 @@
+package org.omnidraft.engine
+
+import ai.onnxruntime.OrtEnvironment
+import java.nio.file.Files
+import java.nio.file.Path
+import java.security.MessageDigest
+import kotlinx.coroutines.flow.take
+import kotlinx.coroutines.flow.toList
+import kotlinx.coroutines.runBlocking
+import kotlinx.serialization.Serializable
+import kotlinx.serialization.SerialName
+import kotlinx.serialization.json.Json
+import org.junit.jupiter.api.Assertions.assertArrayEquals
+import org.junit.jupiter.api.Assertions.assertEquals
+import org.junit.jupiter.api.Assertions.assertTrue
+import org.junit.jupiter.api.Assumptions.assumeTrue
+import org.junit.jupiter.api.DynamicTest
+import org.junit.jupiter.api.Test
+import org.junit.jupiter.api.TestFactory
+import org.junit.jupiter.api.io.TempDir
+import org.omnidraft.engine.core.FixedPolicy
+import org.omnidraft.engine.core.Sampling
+import org.omnidraft.engine.decoding.Drafting
+import org.omnidraft.engine.decoding.SpeculativeDecoder
+import org.omnidraft.engine.files.Progress
+import org.omnidraft.engine.models.CacheMemory
+import org.omnidraft.engine.text.Message
+
+/** Answers with real models are Python's, and so is all that it took to make them. */
+class AnswersTest {
+    @Serializable
+    private class Answer(
+        val prompt: IntArray, val tokens: IntArray, val rounds: Int, val proposed: Int,
+        val accepted: Int, @SerialName("ngram_hits") val ngramHits: Int,
+    )
+
+    @Serializable
+    private class Way(
+        @SerialName("draft_length") val draftLength: Int? = null,
+        val tree: Int? = null,
+        val temperature: Double = 0.0,
+        val seed: Long = 0,
+        val answers: List<Answer>,
+        @SerialName("cache_sha256") val cacheSha256: String,
+    ) {
+        override fun toString() =
+            (if (tree != null) "trees of $tree" else "chains of $draftLength") + ", temperature $temperature"
+    }
+
+    @Serializable
+    private class Recorded(
+        val onnxruntime: String, val prompts: List<String>, @SerialName("max_new_tokens") val maxNewTokens: Int, val ways: List<Way>,
+    )
+
+    @TestFactory
+    fun `fifty answers are Python's, their rounds and n-grams too`(): List<DynamicTest> {
+        val recorded = recorded()
+        val here = OrtEnvironment.getEnvironment().version
+        assumeTrue(recorded.onnxruntime == here, "ONNX Runtime ${recorded.onnxruntime} made them, here is $here")
+        return recorded.ways.map { way ->
+            DynamicTest.dynamicTest("$way") { replay(recorded, way) }
+        }
+    }
+
+    private fun replay(recorded: Recorded, way: Way) {
+        val target = load("target")
+        val drafter = load("drafter")
+        val pairing = Pairing(target, drafter, null, ByteArray(0)) { error("nothing is measured") }
+        val policy = FixedPolicy(way.tree ?: way.draftLength!!)
+        var overhead = 0.0
+        var rounds = 0
+        for ((text, expected) in recorded.prompts.zip(way.answers)) {
+            val prompt = target.tokenizer.encodeChat(listOf(Message("user", text)))
+            assertArrayEquals(expected.prompt, prompt)
+            val drafting = Drafting(drafter.model, pairing.speculation(policy, way.tree != null))
+            val decoder = SpeculativeDecoder(target.model, drafting, Sampling(way.temperature), way.seed)
+            val tokens = ArrayList<Int>()
+            decoder.generate(prompt, recorded.maxNewTokens, target.tokenizer.eosIds) { tokens += it.tokens.asList() }
+            val made = decoder.statistics
+            assertArrayEquals(expected.tokens, tokens.toIntArray())
+            assertEquals(expected.rounds, made.rounds)
+            assertEquals(expected.proposed, made.proposed)
+            assertEquals(expected.accepted, made.accepted)
+            assertEquals(expected.ngramHits, made.ngramHits)
+            overhead += made.overheadMilliseconds * made.rounds
+            rounds += made.rounds
+        }
+        val sha256 = MessageDigest.getInstance("SHA-256").digest(pairing.cache.toBytes())
+        assertEquals(way.cacheSha256, sha256.joinToString("") { "%02x".format(it) })
+        println("$way: ${"%.3f".format(overhead / rounds)} ms of Kotlin a round")
+        listOf(pairing, drafter, target).forEach(AutoCloseable::close)
+    }
+
+    @Test
+    fun `an engine answers by cost as it answers plainly, learns, and can be stopped`(@TempDir state: Path) {
+        val prompts = recorded().prompts
+        val models = Fixtures.realModels()
+        runBlocking {
+            val options = EngineOptions(
+                Fixtures.operators, contextLength = 1024, state = state, adapter = "test",
+            )
+            val engine = Engine.open(models.resolve("target"), models.resolve("drafter"), options)
+            for ((i, text) in prompts.take(6).withIndex()) {
+                val how = AnswerOptions(maxNewTokens = 40, temperature = if (i % 2 == 0) 0.0 else 0.8, seed = 7)
+                val asked = listOf(Message("user", text))
+                val drafted = engine.answer(asked, how).toList()
+                val plain = engine.answer(asked, how.copy(draft = false)).toList()
+                assertEquals(plain.map { it.token }, drafted.map { it.token })
+                assertTrue(engine.answer(asked, how).take(3).toList().size == 3) // cancelled within a round
+            }
+            val done = engine.statistics.value
+            assertTrue(done.accepted > 0 && done.learningSteps > 0 && done.ngrams > 0) { "$done" }
+            assertTrue(done.tokensPerSecond != null && done.plainTokensPerSecond != null)
+            engine.save()
+            engine.close()
+        }
+        assertTrue(Files.walk(state).use { all -> all.anyMatch { "$it".endsWith(".adapter") } })
+    }
+
+    @Test
+    fun `models beyond the memory limit are refused in words`() {
+        val models = Fixtures.realModels()
+        val options = EngineOptions(Fixtures.operators, memoryLimit = 50_000_000)
+        val error = runBlocking {
+            runCatching { Engine.open(models.resolve("target"), models.resolve("drafter"), options) }
+        }.exceptionOrNull()
+        assertTrue(error is NotEnoughMemoryException && "50 MB are allowed" in error.message!!) { "$error" }
+    }
+
+    private fun recorded(): Recorded {
+        val file = Fixtures.realModels().resolve("answers.json")
+        assumeTrue(Files.isRegularFile(file), "record_answers.py has not recorded any")
+        return json.decodeFromString(Files.readString(file))
+    }
+
+    private val json = Json { ignoreUnknownKeys = true }
+
+    private fun load(name: String) = LoadedModel.open(
+        Fixtures.realModels().resolve(name), Fixtures.operators, 2, null, CacheMemory.direct, Progress { _, _ -> },
+    )
+}

@@ -1,0 +1,70 @@
+"""Records Python's answers with two models, for the Kotlin engine to give them again.
+
+    python record_answers.py FOLDER PROMPTS [COUNT]
+
+FOLDER holds the converted target `target` and the drafter `drafter`, a converted model or a bundle of
+the ONNX backend; `answers.json` is written there. PROMPTS is a file of JSON lines with `prompt`.
+Each way of decoding begins with an empty n-gram cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+WAYS: list[dict[str, Any]] = [
+    {"draft_length": 4},
+    {"tree": 12},
+    {"draft_length": 4, "temperature": 0.7, "seed": 3},
+    {"tree": 12, "temperature": 0.7, "seed": 3},
+]
+MAX_NEW_TOKENS = 64
+
+
+def main(folder: Path, prompts: Path, count: int) -> None:
+    """Write ``answers.json``."""
+    os.environ["OMNIDRAFT_CACHE"] = tempfile.mkdtemp()
+    import onnxruntime  # after omnidraft, which turns its telemetry off
+
+    import omnidraft
+
+    texts = [json.loads(line)["prompt"] for line in prompts.read_text("utf-8").splitlines()][:count]
+    recorded = []
+    for way in WAYS:
+        with omnidraft.load(folder / "target", drafter=folder / "drafter", threads=2) as model:
+            cache = model._session.cache
+            assert cache is not None and not len(cache)
+            answers = []
+            for text in texts:
+                answer = model.generate(text, max_new_tokens=MAX_NEW_TOKENS, **way)
+                stats = answer.stats
+                answers.append(
+                    {
+                        "prompt": list(model.encode(text)),
+                        "tokens": list(answer.token_ids),
+                        "rounds": stats.rounds,
+                        "proposed": stats.proposed,
+                        "accepted": stats.accepted,
+                        "ngram_hits": stats.ngram_hits,
+                    }
+                )
+            ngrams = hashlib.sha256(cache.to_bytes()).hexdigest()
+            recorded.append({**way, "answers": answers, "cache_sha256": ngrams})
+            cost = stats.python_seconds / stats.rounds
+            print(way, len(cache), "n-grams;", f"{1000 * cost:.3f} ms of Python a round")
+    content = {
+        "onnxruntime": onnxruntime.__version__,
+        "prompts": texts,
+        "max_new_tokens": MAX_NEW_TOKENS,
+        "ways": recorded,
+    }
+    (folder / "answers.json").write_text(json.dumps(content), "utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 50)
