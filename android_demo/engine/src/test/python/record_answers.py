@@ -2,8 +2,8 @@
 
     python record_answers.py FOLDER PROMPTS [COUNT]
 
-FOLDER holds the converted target `target` and the drafter `drafter`, a converted model or a bundle of
-the ONNX backend; `answers.json` is written there. PROMPTS is a file of JSON lines with `prompt`.
+FOLDER holds the converted target `target` and the drafter `drafter`, a converted model or a bundle
+of the ONNX backend; `answers.json` is written there. PROMPTS is a file of JSON lines with `prompt`.
 Each way of decoding begins with an empty n-gram cache.
 """
 

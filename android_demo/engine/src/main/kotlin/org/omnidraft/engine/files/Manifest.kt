@@ -42,6 +42,7 @@ data class Manifest(
     @SerialName("head_size") val headSize: Int,
     @SerialName("vocab_size") val vocabSize: Int,
     @SerialName("context_length") val contextLength: Int,
+    @SerialName("feed_forward_size") val feedForwardSize: Int = 0, // 0: an older conversion
     @SerialName("max_threads") val maxThreads: Int?,
     @SerialName("source_sha256") val sourceSha256: String,
     val invariance: JsonObject,
