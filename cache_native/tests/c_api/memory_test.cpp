@@ -1,29 +1,7 @@
 // Handles keep alive what they rest on; and whichever allocation fails, a call says so and leaves
 // nothing behind.
-#include <cstdlib>
-#include <new>
-
 #include "everything.h"
-
-namespace {
-
-// The allocation of this thread that fails, counted from 1; 0: none.
-thread_local std::size_t failing = 0;
-
-}  // namespace
-
-// Libraries use these in place of their own.
-void* operator new(std::size_t size) {
-  if (failing > 0 && --failing == 0) {
-    throw std::bad_alloc();
-  }
-  if (void* memory = std::malloc(size == 0 ? 1 : size)) {
-    return memory;
-  }
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#include "failing_new.h"
 
 namespace omnidraft::toy {
 namespace {
