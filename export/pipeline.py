@@ -146,6 +146,10 @@ def export(
         progress("latency", None)
         latency = measure_latency(folder, options.threads)
         bundle = bundle.model_copy(update={"latency": [latency]})
+        if built.finish:
+            bundle = bundle.model_copy(update={"soc": built.finish()})
+            describe_folder(bundle, folder)
+            bundle = _with_files(bundle, folder)
         bundle.save(folder)
         _warn_of_weights(bundle)
         if calibration is not None:
@@ -328,6 +332,7 @@ def _describe(
 
 def _with_files(bundle: Bundle, folder: Path) -> Bundle:
     files = {file: FileEntry(**entry) for file, entry in describe_files(folder).items()}
+    files.pop(BUNDLE_FILE, None)
     return bundle.model_copy(update={"files": files})
 
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from needs import needs
 from numpy.typing import NDArray
-from onnx import ModelProto
+from onnx import ModelProto, load
 from test_convert import LLAMA as SMALL
 from test_convert import random_weights, write_safetensors
 from tiny import write_drafter
@@ -30,6 +30,7 @@ from omnidraft.export.recipes import Options, find_recipe
 from omnidraft.export.recipes.qnn import compare, compile_graph
 from omnidraft.export.socs import DEFAULT_SOC, find_soc, soc_names
 from omnidraft.runtime.engines import open_engine
+from omnidraft.runtime.engines.model import HiddenStates
 from omnidraft.runtime.engines.onnx import OnnxModel
 from omnidraft.runtime.engines.qnn import StaticDecoder
 from omnidraft.runtime.errors import (
@@ -156,6 +157,19 @@ def test_static_graph_computes_the_decoder(
         for model in (static, plain):
             model.truncate(max(0, model.length - dropped))
         assert static.length == plain.length
+
+
+def test_hidden_states_are_what_the_head_reads(
+    source: Path, static: StaticDecoder, quantized: ModelProto
+) -> None:
+    head = open_checkpoint(source).rows("head")
+    assert isinstance(static, HiddenStates) and static.hidden_size == head.shape[1]
+    found = decoder_of(quantized)
+    for decoder, error in ((static, 1e-5), (found, 0.02)):
+        decoder.set_adapter(None)
+        logits = decoder.forward(TEXTS[0][:13])[-1]  # the last pass is padded
+        again = head @ decoder.last_hidden()
+        assert np.linalg.norm(again - logits) < error * np.linalg.norm(logits)
 
 
 def test_the_context_can_be_filled_and_not_exceeded(
@@ -301,6 +315,66 @@ def test_a_bundle_runs_in_emulation(bundle: Path, static: StaticDecoder) -> None
             decoder.set_adapter(current)
         found, expected = model.forward(TEXTS[0][:13]), static.forward(TEXTS[0][:13])
         assert np.linalg.norm(found - expected) < 0.05 * np.linalg.norm(expected)
+
+
+def test_a_bundle_tells_how_its_integers_are_read(
+    bundle: Path, static: StaticDecoder, quantized: ModelProto
+) -> None:
+    manifest = Bundle.load(bundle)
+    assert manifest.soc is not None and not manifest.soc.shared_weights
+    for graph in manifest.decoders:
+        model = load(bundle / graph.file)
+        told = {tensor.name: tensor for tensor in (*graph.inputs, *graph.outputs)}
+        assert told.keys() == {v.name for v in (*model.graph.input, *model.graph.output)}
+        assert told["hidden"].dtype == told["logits"].dtype == "float32"
+        assert (told["mask"].dtype, told["mask"].zero_point) == ("uint16", 65535)
+        assert told["mask"].scale == pytest.approx(100 / 65535)
+        for name in ("past.0.key", "present.0.key", "past.1.value", "present.1.value"):
+            assert (told[name].dtype, told[name].zero_point) == ("int16", 0)
+            # What leaves a pass enters the next one as it is.
+            assert told[name].scale == told[name.replace("present", "past")].scale
+        key = next(value for value in model.graph.input if value.name == "past.0.key")
+        assert f"(stored - 0) x {told['past.0.key'].scale:.9g}" in key.doc_string
+        properties = {entry.key: json.loads(entry.value) for entry in model.metadata_props}
+        quantized_names = properties["omnidraft.quantized"]
+        assert quantized_names["past.0.key"]["scale"] == told["past.0.key"].scale
+        assert "mask" in graph.usage and graph.usage == model.graph.doc_string
+    # The scales are those of the graph: a key in integers is the key.
+    model = decoder_of(quantized)
+    static.set_adapter(None)
+    ids = np.array(TEXTS[0][:1])
+    exact, stored = (d.run(ids, 1)["present.0.key"] for d in (static, model))
+    parameters = {t.name: t for t in quantized.graph.initializer}
+    scale = np.frombuffer(parameters["present.0.key.scale"].raw_data, np.float32)
+    assert np.abs(stored * scale - exact).max() < 0.05 * np.abs(exact).max()
+    static.truncate(0)
+
+
+def test_one_binary_with_shared_weights(source: Path, tmp_path: Path) -> None:
+    """It is compiled here and proven by its unshared twins; only a chip can load it."""
+    needs("onnxruntime_qnn")
+    options = Options(lora_rank=0, context=CONTEXT, share_weights=True)
+    manifest = export(str(source), tmp_path / "shared", "qnn", options)
+    assert manifest == Bundle.load(tmp_path / "shared")
+    assert manifest.soc is not None and manifest.soc.shared_weights
+    assert manifest.soc.emulation is not None and manifest.parity is not None and manifest.latency
+    (binary,) = (name for name in manifest.files if name.endswith(".bin"))
+    nodes = [
+        {a.name: a.s for a in load(tmp_path / "shared" / graph.file).graph.node[0].attribute}
+        for graph in manifest.decoders
+    ]
+    assert [node["ep_cache_context"].decode() for node in nodes] == [binary, binary]
+    assert len({node["partition_name"] for node in nodes}) == 2
+    assert (tmp_path / "shared" / "README.md").is_file()
+    with pytest.raises(OmniDraftError, match="without --share-weights"):
+        open_engine(tmp_path / "shared")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["shared"]
+
+
+def test_sharing_is_for_compiled_graphs(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(OmniDraftError, match="the onnx backend has the weights once"):
+        export(str(source), tmp_path / "out", options=Options(share_weights=True))
+    assert not (tmp_path / "out").exists()
 
 
 def test_qualcomms_libraries_do_not_write_into_json(bundle: Path) -> None:

@@ -186,6 +186,9 @@ class _Quantizer:
         for number, node in enumerate(self.graph.node):
             self.progress("quantization", number, len(self.graph.node))
             self.add(node)
+        # What readers get must not leave the graph as well: to a compiler it would be no unit then.
+        parameters = [f"hidden.{part}" for part in ("stored", "scale", "zero")]
+        self.nodes.append(helper.make_node("DequantizeLinear", parameters, ["hidden"]))
         outputs = [
             helper.make_tensor_value_info(value.name, _dtype(value.name, value), shape_of(value))
             for value in self.graph.output

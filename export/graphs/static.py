@@ -34,8 +34,8 @@ class StaticGraph:
             context + T], added to the scores (columns: the cache's, then the pass's own); per layer
             ``past.i.key`` float32 [1, kv_heads, head_size, context] and ``past.i.value`` float32
             [1, kv_heads, context, head_size]; and LoRA inputs (see ``bundle.Lora``). Outputs:
-            ``logits`` float32 [1, T, vocab] and ``present.i.key``, ``present.i.value``, as the past
-            but of T tokens.
+            ``logits`` float32 [1, T, vocab], ``hidden`` float32 [1, T, hidden], what the head
+            reads, and ``present.i.key``, ``present.i.value``, as the past but of T tokens.
         linears: weights float32 [in, out] by their names, and the tensor that each multiplies.
         lora_nodes: names of the nodes that compute LoRA: an adapter's values are not known when the
             graph is quantized, so they have no range.
@@ -100,8 +100,10 @@ class _Writer:
             x = self.node("Add", [x, self.feed_forward(i, self.norm(x, f"{i}.mlp_norm"))])
         head = "embedding" if d.tied_embeddings else "head"
         weight = self.checkpoint.rows(head)
-        self.product(self.norm(x, "norm"), "head", weight, output="logits")
+        hidden = self.norm(x, "norm", output="hidden")
+        self.product(hidden, "head", weight, output="logits")
         self.output("logits", [1, _TOKENS, d.vocab_size])
+        self.output("hidden", [1, _TOKENS, d.hidden_size])
         if (size := sum(len(tensor.raw_data) for tensor in self.constants.values())) > _LARGEST:
             raise OmniDraftError(
                 f"The drafter has {size / 1e9:.1f} GB in float32, a static graph at most "
@@ -181,12 +183,12 @@ class _Writer:
         self.linears[stored] = x
         return self.node("MatMul", [x, stored], output=output)
 
-    def norm(self, x: str, name: str) -> str:
+    def norm(self, x: str, name: str, output: str | None = None) -> str:
         # Not taken apart: the squares' 16-bit range would leave small tokens no digits, and with
         # rsqrt the compiled graph is wrong.
         weight = self.constant(name, self.checkpoint.rows(name))
         epsilon = self.decoder.norm_epsilon
-        return self.node("RMSNormalization", [x, weight], axis=-1, epsilon=epsilon)
+        return self.node("RMSNormalization", [x, weight], output=output, axis=-1, epsilon=epsilon)
 
     def rotate(self, x: str) -> str:
         """RoFormer's rotation (arXiv 2104.09864), halves rotated as in Hugging Face's Llama."""

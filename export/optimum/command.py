@@ -40,6 +40,12 @@ class OmniDraftExportCommand(BaseOptimumCLICommand):  # type: ignore[misc]
         add("--calibration", type=Path, help="text for onnx int4 and qnn; default: built-in text")
         add("--min-agreement", type=float, help="top-1 and acceptance agreement to reach, 0 to 1")
         add(
+            "--share-weights",
+            action=BooleanOptionalAction,
+            default=False,
+            help="with qnn: the weights once for both graphs",
+        )
+        add(
             "--train-step",
             action=BooleanOptionalAction,
             default=False,

@@ -49,6 +49,7 @@ class Options:
         own: for this program alone, where the recipe can: a faster graph, with an operator of
             the package's, whose head computes only what the checkpoint says is ever drafted.
         layout: see ``manifest.Layout``.
+        share_weights: keep the weights of several compiled graphs once, where the recipe can.
     """
 
     quantization: Quantization | None = None
@@ -60,13 +61,16 @@ class Options:
     train_step: bool = False
     own: bool = False
     layout: Layout = "omnidraft"
+    share_weights: bool = False
 
 
 @dataclass(frozen=True)
 class Built:
     """What a recipe wrote.
 
-    ``calibrated`` is False where a recipe that uses calibration text had no use for it.
+    ``calibrated`` is False where a recipe that uses calibration text had no use for it. ``finish``
+    puts graphs that this machine cannot run into the place of those that were proven, and returns
+    what is then said of the chip.
     """
 
     graphs: list[Graph]
@@ -75,6 +79,7 @@ class Built:
     max_threads: int | None = None
     soc: Soc | None = None
     calibrated: bool = True
+    finish: Callable[[], Soc] | None = None
     versions: dict[str, str] = field(default_factory=dict)
 
 
@@ -121,6 +126,19 @@ class Recipe(Protocol):
             calibration: texts as the drafter's tokens, for static quantization.
             special_tokens: for files that name them.
         """
+
+
+def refuse_sharing(options: Options, backend: Backend) -> None:
+    """Refuse ``share_weights`` where there is nothing to share.
+
+    Raises:
+        OmniDraftError: it was asked for.
+    """
+    if options.share_weights:
+        raise OmniDraftError(
+            f"--share-weights is for compiled graphs: the {backend} backend has the weights once. "
+            "Leave it out."
+        )
 
 
 def backends() -> list[str]:

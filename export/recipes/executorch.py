@@ -21,7 +21,7 @@ from typing import Any
 
 from omnidraft.export.checkpoint import Checkpoint
 from omnidraft.export.checkpoint.spec import lora_shapes
-from omnidraft.export.recipes import NO_SPECIAL_TOKENS, Built, Options, Progress
+from omnidraft.export.recipes import NO_SPECIAL_TOKENS, Built, Options, Progress, refuse_sharing
 from omnidraft.export.socs import find_soc
 from omnidraft.export.torch_llama.interface import (
     LORA_METHOD,
@@ -80,6 +80,7 @@ class ExecuTorchRecipe:
     parity_positions = 1024
 
     def check(self, options: Options) -> None:
+        refuse_sharing(options, self.backend)
         _check_installed()
         if options.soc is not None:
             soc = find_soc(options.soc)

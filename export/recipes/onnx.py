@@ -42,7 +42,7 @@ from omnidraft.export.meanings import (
     TRAINING,
     TRAINING_USAGE,
 )
-from omnidraft.export.recipes import NO_SPECIAL_TOKENS, Built, Options, Progress
+from omnidraft.export.recipes import NO_SPECIAL_TOKENS, Built, Options, Progress, refuse_sharing
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.learning.training_step import TRAINING_FILE
 from omnidraft.runtime.storage.bundle import (
@@ -86,6 +86,7 @@ class OnnxRecipe:
             raise OmniDraftError(
                 "The onnx backend runs on the CPU and compiles for no chip (--soc)."
             )
+        refuse_sharing(options, self.backend)
         if options.train_step and not options.lora_rank:
             raise OmniDraftError("A training step trains LoRA inputs: --lora-rank from 1.")
         if options.layout == "genai" and (options.train_step or options.own):

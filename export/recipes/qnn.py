@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
-from onnx import save_model
+from onnx import ModelProto, save_model
 
 from omnidraft.export.checkpoint import Checkpoint
 from omnidraft.export.graphs.qdq import observe, quantize
@@ -25,6 +26,7 @@ from omnidraft.runtime.engines.qnn import (
     is_emulator,
     npu_options,
     npu_session,
+    share_contexts,
 )
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.storage.bundle import (
@@ -83,30 +85,59 @@ class QnnRecipe:
             raise OmniDraftError("There is no text to calibrate with (--calibration).")
         graph = write_static_graph(checkpoint, context, rank)
         quantized = quantize(graph, observe(graph, texts, progress), progress)
-        graphs, sources, compiled = [], {}, {}
-        with tempfile.TemporaryDirectory(prefix="qdq-", dir=folder) as scratch:
+        graphs = [
+            describe_graph(
+                "decoder",
+                _file(tokens),
+                fix(quantized, tokens, context),
+                STATIC,
+                STATIC_USAGE,
+                tokens,
+            )
+            for tokens in PASSES
+        ]
+        with _sources(quantized, context, folder) as sources:
+            compiled = {tokens: folder / _file(tokens) for tokens in PASSES}
             for number, tokens in enumerate(PASSES):
                 progress("compiling", number, len(PASSES))
-                name = f"decoder_{tokens}.onnx"
-                model = fix(quantized, tokens, context)
-                sources[tokens], compiled[tokens] = Path(scratch) / name, folder / name
-                save_model(model, sources[tokens])
                 compile_graph(sources[tokens], compiled[tokens], soc)
-                graphs.append(describe_graph("decoder", name, model, STATIC, STATIC_USAGE, tokens))
             if is_emulator():
                 progress("emulation", 0, 1)
                 emulation = compare(sources, compiled, texts, soc)
                 soc = soc.model_copy(update={"emulation": emulation})
+
+        def share() -> Soc:
+            for context_binary in folder.glob("decoder_*.bin"):
+                context_binary.unlink()
+            with _sources(quantized, context, folder) as sources:
+                compile_shared(sources, compiled, soc)
+            return soc.model_copy(update={"shared_weights": True})
+
         return Built(
             graphs=graphs,
             weights=describe_weights(quantized),
             lora=Lora(rank=rank) if rank else None,
             soc=soc,
             versions={name: version(name) for name in ("onnx", "onnxruntime", "onnxruntime-qnn")},
+            finish=share if options.share_weights else None,
         )
 
 
 recipe = QnnRecipe()
+
+
+def _file(tokens: int) -> str:
+    return f"decoder_{tokens}.onnx"
+
+
+@contextmanager
+def _sources(model: ModelProto, context: int, folder: Path) -> Iterator[dict[int, Path]]:
+    """The quantized graph for each size of a pass, in files that go again."""
+    with tempfile.TemporaryDirectory(prefix="qdq-", dir=folder) as scratch:
+        paths = {tokens: Path(scratch) / _file(tokens) for tokens in PASSES}
+        for tokens, path in paths.items():
+            save_model(fix(model, tokens, context), path)
+        yield paths
 
 
 def compile_graph(source: Path, output: Path, soc: Soc) -> None:
@@ -115,7 +146,25 @@ def compile_graph(source: Path, output: Path, soc: Soc) -> None:
     Raises:
         OmniDraftError: a part of it would run on the CPU, or it does not compile.
     """
-    options = npu_options(soc)
+    _compile(source, output, soc, npu_options(soc))
+
+
+def compile_shared(sources: Mapping[int, Path], outputs: Mapping[int, Path], soc: Soc) -> None:
+    """Compile QDQ graphs of the same weights to one context binary, which has these once.
+
+    Raises:
+        OmniDraftError: see ``compile_graph``.
+    """
+    sessions = []  # kept, as the last one writes what all have compiled
+    for number, (tokens, source) in enumerate(sources.items()):
+        options = npu_options(soc)
+        share_contexts(options, last=number == len(sources) - 1)
+        sessions.append(_compile(source, outputs[tokens], soc, options))
+
+
+def _compile(
+    source: Path, output: Path, soc: Soc, options: ort.SessionOptions
+) -> ort.InferenceSession:
     for key, value in {
         "ep.context_enable": "1",
         "ep.context_file_path": str(output),
@@ -123,6 +172,7 @@ def compile_graph(source: Path, output: Path, soc: Soc) -> None:
         "session.record_ep_graph_assignment_info": "1",
     }.items():
         options.add_session_config_entry(key, value)
+    output.unlink(missing_ok=True)
     try:
         session = npu_session(source, options)
     except Exception as error:  # ONNX Runtime's errors share no narrower base class.
@@ -132,6 +182,7 @@ def compile_graph(source: Path, output: Path, soc: Soc) -> None:
         raise OmniDraftError(
             f"The drafter was not compiled for {soc.name} as a whole, but for {providers}."
         )
+    return session
 
 
 def compare(

@@ -94,6 +94,15 @@ def export(
             show_default=False,
         ),
     ] = False,
+    share_weights: Annotated[
+        bool,
+        typer.Option(
+            "--share-weights/--no-share-weights",
+            help="With qnn: the weights once for both graphs. Only the chip can load that, not its "
+            "emulation.",
+            show_default=False,
+        ),
+    ] = False,
     threads: opt.MeasuringThreads = 2,
     as_json: opt.AsJson = False,
 ) -> None:
@@ -122,6 +131,7 @@ def export(
         min_agreement,
         train_step,
         layout=layout,
+        share_weights=share_weights,
     )
     with steps(f"exporting {checkpoint}", quiet=as_json) as show:
         write(

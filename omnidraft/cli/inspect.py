@@ -94,7 +94,8 @@ def _print_bundle(bundle: Bundle, verified: Verified | None) -> None:
     layout = "" if bundle.layout == "omnidraft" else f", layout {bundle.layout}"
     table.add_row("backend", f"{bundle.backend}{layout}, weights {bundle.quantization}")
     if bundle.soc is not None:
-        table.add_row("chip", f"{bundle.soc.name} ({bundle.soc.htp_architecture})")
+        shared = ", one binary with shared weights" if bundle.soc.shared_weights else ""
+        table.add_row("chip", f"{bundle.soc.name} ({bundle.soc.htp_architecture}){shared}")
         if (emulation := bundle.soc.emulation) is not None:
             table.add_row(
                 "emulation",

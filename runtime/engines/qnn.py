@@ -55,8 +55,10 @@ class StaticDecoder:
         self.emulated = emulated
         self._length = 0
         inputs = {value.name: value for value in next(iter(self._sessions.values())).get_inputs()}
-        outputs = next(iter(self._sessions.values())).get_outputs()
-        self._vocab_size = int(next(o.shape[-1] for o in outputs if o.name == "logits"))
+        outputs = {o.name: o.shape for o in next(iter(self._sessions.values())).get_outputs()}
+        self._vocab_size = int(outputs["logits"][-1])
+        self._hidden_size = int(outputs["hidden"][-1]) if "hidden" in outputs else 0
+        self._hidden = np.zeros(self._hidden_size, np.float32)
         self._past: dict[str, NDArray[Any]] = {
             name: np.zeros(value.shape, _DTYPES[value.type])
             for name, value in inputs.items()
@@ -74,6 +76,7 @@ class StaticDecoder:
             for name, value in inputs.items()
             if name.startswith("lora.")
         }
+        self._passes: dict[int, _BoundPass] = {}
         self.set_adapter(None)
 
     @property
@@ -106,13 +109,28 @@ class StaticDecoder:
             # The shortest graph that takes what is left, else the longest.
             size = next((size for size in self._sessions if size >= len(ids)), max(self._sessions))
             part, ids = ids[:size], ids[size:]
-            parts.append(self.run(part, size)["logits"][0, : len(part)])
+            outputs = self.run(part, size)
+            parts.append(outputs["logits"][0, : len(part)].copy())
+            if self._hidden_size:
+                self._hidden = outputs["hidden"][0, len(part) - 1]
         return np.ascontiguousarray(np.concatenate(parts)[-rows:], np.float32)
 
     def truncate(self, length: int) -> None:
         """Keep the first ``length`` tokens of the KV cache: see ``CausalModel.truncate``."""
         check_truncation(self, length)
         self._length = length
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the hidden states; 0 where the graphs do not give them: see ``HiddenStates``."""
+        return self._hidden_size
+
+    def last_hidden(self) -> NDArray[np.float32]:
+        """float32 [hidden_size] of the last token of the last ``forward``: see ``HiddenStates``.
+
+        A view of a buffer that the next ``forward`` overwrites.
+        """
+        return self._hidden
 
     @property
     def adapter(self) -> LoraWeights | None:
@@ -132,30 +150,29 @@ class StaticDecoder:
         # Compiled for one rank.
         rank = next((shape[1] for n, shape in self.lora_shapes.items() if n.endswith(".A")), 0)
         self._lora = complete_adapter(adapter, sizes, smallest=rank, largest=rank)
+        for bound in self._passes.values():
+            bound.bind(self._lora)
         self._adapter = adapter
         self._length = 0
 
     def run(self, ids: NDArray[np.int64], size: int) -> dict[str, NDArray[Any]]:
         """Append ``ids`` by the graph for ``size`` tokens and return all its outputs.
 
-        The outputs have ``size`` rows, those after ``len(ids)`` are of no use.
+        They have ``size`` rows, those after ``len(ids)`` are of no use. The next pass of that size
+        may overwrite them.
         """
-        session, count, context = self._sessions[size], len(ids), self._max_length
+        count, context = len(ids), self._max_length
+        if size not in self._passes:
+            self._passes[size] = self._bind(size)
+        bound = self._passes[size]
         visible = np.zeros((size, context + size), np.intp)
         visible[:, : self._length] = 1
         visible[:, context:] = np.tri(size)
-        padded = np.zeros((1, size), np.int32)
-        padded[0, :count] = ids
-        positions = np.minimum(self._length + np.arange(size), context - 1)
-        feeds = {
-            "tokens": padded,
-            "positions": positions.astype(np.int32)[None],
-            "mask": self._mask[visible][None, None],
-            **self._past,
-            **self._lora,
-        }
-        names = [output.name for output in session.get_outputs()]
-        outputs = dict(zip(names, session.run(names, feeds), strict=True))
+        bound.mask[0, 0] = self._mask[visible]
+        bound.tokens[0, :count] = ids
+        bound.tokens[0, count:] = 0
+        bound.positions[0] = np.minimum(self._length + np.arange(size), context - 1)
+        outputs = bound.run()
         end = self._length + count
         for name, past in self._past.items():
             new = outputs[name.replace("past", "present")]
@@ -165,6 +182,56 @@ class StaticDecoder:
                 past[:, :, self._length : end] = new[:, :, :count]
         self._length = end
         return outputs
+
+    def _bind(self, size: int) -> _BoundPass:
+        context = self._max_length
+        bound = _BoundPass(
+            self._sessions[size],
+            tokens=np.zeros((1, size), np.int32),
+            positions=np.zeros((1, size), np.int32),
+            mask=np.zeros((1, 1, size, context + size), self._mask.dtype),
+        )
+        bound.bind({**self._past, **self._lora})
+        return bound
+
+
+class _BoundPass:
+    """A session whose inputs stay where they are, so that nothing of the cache is handed over.
+
+    Args:
+        tokens, positions, mask: the inputs that change with every pass, to be written into.
+    """
+
+    def __init__(
+        self,
+        session: ort.InferenceSession,
+        *,
+        tokens: NDArray[np.int32],
+        positions: NDArray[np.int32],
+        mask: NDArray[Any],
+    ) -> None:
+        self._session = session
+        self._binding = session.io_binding()
+        self.tokens, self.positions, self.mask = tokens, positions, mask
+        # Bound values share the arrays' memory; the references keep it alive.
+        self._values: dict[str, tuple[NDArray[Any], ort.OrtValue]] = {}
+        self.bind({"tokens": tokens, "positions": positions, "mask": mask})
+        self._outputs = [output.name for output in session.get_outputs()]
+        for name in self._outputs:
+            self._binding.bind_output(name)
+
+    def bind(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Use these arrays from now on, as they are at each pass."""
+        for name, array in arrays.items():
+            value = ort.OrtValue.ortvalue_from_numpy(array)
+            self._values[name] = array, value
+            self._binding.bind_ortvalue_input(name, value)
+
+    def run(self) -> dict[str, NDArray[Any]]:
+        """All outputs, by name; the next pass may overwrite them."""
+        self._session.run_with_iobinding(self._binding)
+        outputs = self._binding.get_outputs()
+        return {name: value.numpy() for name, value in zip(self._outputs, outputs, strict=True)}
 
 
 class QnnModel(StaticDecoder):
@@ -186,12 +253,21 @@ class QnnModel(StaticDecoder):
         bundle = Bundle.load(folder)
         if bundle.backend != "qnn":
             raise DamagedFileError(f"{folder} is a bundle for {bundle.backend}, not for qnn.")
+        shared = bundle.soc is not None and bundle.soc.shared_weights
+        if shared and is_emulator():
+            raise OmniDraftError(
+                f"The graphs of {folder} share their weights, which the chip can load and its "
+                "emulation here cannot. Export the drafter again without --share-weights to run it "
+                "here."
+            )
         sessions = {}
         for graph in bundle.decoders:
             assert graph.tokens is not None
             # A device knows its own chip; the emulation has to be told.
             options = npu_options(bundle.soc if is_emulator() else None)
             options.intra_op_num_threads = threads
+            if shared:
+                share_contexts(options, last=graph is bundle.decoders[-1])
             try:
                 sessions[graph.tokens] = npu_session(folder / graph.file, options)
             except Exception as error:  # ONNX Runtime's errors share no narrower base class.
@@ -241,11 +317,20 @@ def npu_options(soc: Soc | None) -> ort.SessionOptions:
         "backend_type": "htp",
         "htp_graph_finalization_optimization_mode": "3",
         "offload_graph_io_quantization": "0",
+        # A draft step is waited for, and is over in milliseconds. The emulation has no modes.
+        "htp_performance_mode": "burst",
     }
     if soc:
         settings["soc_model"] = str(soc.model_id)
     options.add_provider_for_devices(devices[:1], settings)
     return options
+
+
+def share_contexts(options: ort.SessionOptions, *, last: bool) -> None:
+    """Make sessions that are created one after another use, or make, one context."""
+    options.add_session_config_entry("ep.share_ep_contexts", "1")
+    if last:
+        options.add_session_config_entry("ep.stop_share_ep_contexts", "1")
 
 
 def npu_session(graph: Path, options: ort.SessionOptions) -> ort.InferenceSession:

@@ -124,12 +124,17 @@ class Emulation(_Part):
 
 
 class Soc(_Part):
-    """The chip a bundle was compiled for; ``emulation`` where the exporting machine emulates it."""
+    """The chip a bundle was compiled for; ``emulation`` where the exporting machine emulates it.
+
+    ``shared_weights``: whether the graphs are in one binary and have one copy of the weights, as
+    only the chip can load them. What was measured is then of graphs that were compiled apart.
+    """
 
     name: str
     model_id: int
     htp_architecture: str
     emulation: Emulation | None = None
+    shared_weights: bool = False
 
 
 class WeightShare(_Part):
