@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from native_build import built
 from numpy.typing import NDArray
 from tiny import write_drafter, write_target
 
@@ -20,25 +20,12 @@ from omnidraft.runtime.engines.onnx import OnnxModel
 from omnidraft.runtime.models.catalogue import Quantization
 from omnidraft.runtime.models.resolve import resolve
 
-ROOT = Path(__file__).parents[1]
-# The environment's own CMake and Ninja.
-PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-
 
 @pytest.fixture(scope="module")
 def library() -> Path:
     """libomnidraft_ops.so of the preset that the native tests are built by."""
-    for tool in ("cmake", "ninja"):
-        if shutil.which(tool, path=PATH) is None:
-            pytest.skip(f"{tool} is not installed; `make test` has it")
-    quiet = ["cmake", "--preset", "release", "-DCMAKE_MESSAGE_LOG_LEVEL=ERROR"]
-    for command in (quiet, ["cmake", "--build", "--preset", "release", "-t", "omnidraft_ops"]):
-        done = subprocess.run(
-            command, cwd=ROOT, env={**os.environ, "PATH": PATH}, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
     suffix = "dylib" if sys.platform == "darwin" else "so"
-    return ROOT / "build" / "release" / f"libomnidraft_ops.{suffix}"
+    return built("release", "omnidraft_ops") / f"libomnidraft_ops.{suffix}"
 
 
 def test_only_the_entry_is_exported(library: Path) -> None:

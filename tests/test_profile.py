@@ -731,7 +731,6 @@ def test_a_device_that_is_too_small_or_wrong(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--adb"], "not built yet"),
         (["--device-profile", "nokia-3310"], "raspberry-pi-5, snapdragon-8-gen-3"),
         (["--html", "/no/such/folder/report.html"], "No file can be written"),
         (["--repeat", "0"], "--repeat"),
@@ -747,12 +746,6 @@ def test_mistakes_end_with_exit_code_2(
     assert done.returncode == 2 and done.stdout == ""
     assert message in re.sub(r"\s+", " ", done.stderr)
     assert "Traceback" not in done.stderr
-
-
-def test_what_does_not_work_yet_is_not_offered() -> None:
-    command = [sys.executable, "-m", "omnidraft", "profile", "--help"]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert "--device-profile" in shown.stdout and "--adb" not in shown.stdout
 
 
 # Memory and energy

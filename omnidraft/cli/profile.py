@@ -12,6 +12,7 @@ from rich.table import Table
 from omnidraft.cli import options as opt
 from omnidraft.cli.interruption import Interrupted
 from omnidraft.cli.output import count, errors, print_json, stdout, steps
+from omnidraft.cli.profile_tables import new_table, passes_table
 from omnidraft.cli.prompt import read_prompts
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION
@@ -20,6 +21,9 @@ from omnidraft.runtime.options import DEFAULT_DRAFT_LENGTH, read_draft_length
 if TYPE_CHECKING:
     from omnidraft.runtime.profiling.report import KvCache, Memory, Mode, Profile
     from omnidraft.runtime.profiling.summary import Summary
+
+_PASSES_A_REPEAT = 10
+"""On a phone, of each length."""
 
 
 def profile(
@@ -55,12 +59,34 @@ def profile(
             show_default=False,
         ),
     ] = None,
-    adb: Annotated[bool, typer.Option("--adb", hidden=True)] = False,
+    adb: Annotated[
+        bool, typer.Option("--adb", help="Time both models' passes on an Android phone.")
+    ] = False,
+    serial: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SERIAL", help="The phone, where several are attached.", show_default=False
+        ),
+    ] = None,
+    device_libraries: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="ONNX Runtime, operators and runner for it.", show_default=False
+        ),
+    ] = None,
+    device_context: Annotated[
+        int, typer.Option(**opt.whole(1), help="Tokens that passes on the phone follow.")
+    ] = 256,
+    keep_on_device: Annotated[
+        bool, typer.Option("--keep-on-device", help="Leave models and libraries on the phone.")
+    ] = False,
     as_json: opt.AsJson = False,
 ) -> None:
     """Measure where time, memory and energy go.
 
     Every prompt is answered plainly and speculatively, in turn.
+
+    With --adb passes of both models are timed on a phone instead, many of each length.
 
     With --device-profile the device's limits on threads, memory and contexts hold, and passes of
     the drafter take its NPU's time. Static graphs for an NPU score no trees, so that such a drafter
@@ -71,11 +97,35 @@ def profile(
     Examples:
       omnidraft profile --target smollm2-135m --html report.html
       omnidraft profile prompts.jsonl --target smollm2-135m --repeat 5 --json
+      omnidraft profile --target smollm2-135m --adb --device-libraries libraries
     """
     if adb:
+        if prompts or html or device_profile or tree or limit:
+            raise OmniDraftError(
+                "--adb times passes and answers no prompts: leave out PROMPTS.jsonl, --limit, "
+                "--tree, --html and --device-profile."
+            )
+        from omnidraft.cli.profile_phone import print_phone_profile
+        from omnidraft.runtime.profiling.on_phone import PhoneRequest
+
+        print_phone_profile(
+            PhoneRequest(
+                target,
+                drafter,
+                quantization,
+                device_libraries,
+                serial,
+                threads,
+                device_context,
+                _PASSES_A_REPEAT * repeat,
+                keep_on_device,
+            ),
+            as_json=as_json,
+        )
+        return
+    if serial or device_libraries or keep_on_device:
         raise OmniDraftError(
-            "--adb needs the native profiler for phones, which is not built yet. "
-            "--device-profile simulates a phone's limits on this machine."
+            "--serial, --device-libraries and --keep-on-device belong to --adb: add that."
         )
     length = read_draft_length(draft_length)
     if length == 0:
@@ -164,16 +214,8 @@ def _print(result: Profile) -> None:
     console.print(_energy(result))
 
 
-def _table(*headings: str, title: str = "") -> Table:
-    """The first column to the left, numbers to the right."""
-    table = Table(box=None, pad_edge=False, title=title, title_justify="left", title_style="bold")
-    for index, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if index else "left", no_wrap=True)
-    return table
-
-
 def _throughput(result: Profile) -> Table:
-    table = _table(
+    table = new_table(
         *("", "tok/s", "tok/round", "accepted", "prompt/s", "draft", "target", "native", "Python")
     )
     table.caption = "prompt/s: tokens read a second; draft to Python: mean milliseconds of a token"
@@ -207,7 +249,7 @@ def _rounds(mode: Mode) -> str:
 
 
 def _latency(result: Profile) -> Table:
-    table = _table("", "count", "p50", "p95", "p99", title="latency, milliseconds")
+    table = new_table("", "count", "p50", "p95", "p99", title="latency, milliseconds")
     load = result.load
     for name, milliseconds in (
         ("load target", load.target_ms),
@@ -228,22 +270,15 @@ def _latency(result: Profile) -> Table:
 
 
 def _passes(result: Profile) -> Table:
-    """What passes took by their size, in columns of their kinds."""
     drafts, target = result.speculative.draft_passes, result.target_passes
-    columns = {
-        "draft steps": [each for each in drafts if each.kind == "chain"],
-        "draft trees": [each for each in drafts if each.kind == "tree"],
-        "target chains": [each for each in target if each.kind == "chain"],
-        "target trees": [each for each in target if each.kind == "tree"],
-    }
-    table = _table("tokens", *columns, title="passes, median milliseconds (how many)")
-    cells = [{each.tokens: each for each in groups} for groups in columns.values()]
-    for tokens in sorted(set().union(*cells)):
-        found = [cell.get(tokens) for cell in cells]
-        table.add_row(
-            str(tokens), *(f"{p.p50_ms:.2f} ({p.count:,})" if p is not None else "" for p in found)
-        )
-    return table
+    return passes_table(
+        {
+            "draft steps": [each for each in drafts if each.kind == "chain"],
+            "draft trees": [each for each in drafts if each.kind == "tree"],
+            "target chains": [each for each in target if each.kind == "chain"],
+            "target trees": [each for each in target if each.kind == "tree"],
+        }
+    )
 
 
 def _phases(mode: Mode) -> Iterator[tuple[str, Summary]]:
@@ -263,7 +298,7 @@ def _phases(mode: Mode) -> Iterator[tuple[str, Summary]]:
 
 
 def _memory(memory: Memory) -> Table:
-    table = _table("", "MB", "", title="memory")
+    table = new_table("", "MB", "", title="memory")
     table.columns[2].justify = "left"
 
     def add(name: str, size: int | None, note: str = "", style: str = "") -> None:

@@ -59,7 +59,7 @@ class OnnxModel:
         threads: int = 2,
         max_length: int | None = None,
     ) -> None:
-        description = _describe(folder)
+        description = describe(folder)
         graph = folder / description.graph
         self._vocab_size = description.vocab_size
         self._own_length = description.context_length
@@ -342,7 +342,7 @@ class OnnxModel:
 
 
 @dataclass(frozen=True)
-class _Description:
+class Description:
     """What a folder's manifest says of its decoder."""
 
     graph: str
@@ -352,13 +352,18 @@ class _Description:
     measured: Mapping[int, Measured] = field(default_factory=dict)
 
 
-def _describe(folder: Path) -> _Description:
+def describe(folder: Path) -> Description:
+    """What a converted model's or a bundle's manifest says of its decoder.
+
+    Raises:
+        ModelNotFoundError, DamagedFileError: as ``OnnxModel``.
+    """
     if (folder / BUNDLE_FILE).is_file():
         from omnidraft.runtime.storage.bundle import Bundle
 
         bundle = Bundle.load(folder)
         geometry = bundle.geometry
-        return _Description(
+        return Description(
             bundle.decoders[0].file,
             geometry.vocab_size,
             geometry.context_length,
@@ -366,7 +371,7 @@ def _describe(folder: Path) -> _Description:
         )
     manifest = Manifest.load(folder)
     manifest.verify(folder)
-    return _Description(
+    return Description(
         GRAPH_FILE,
         manifest.vocab_size,
         manifest.context_length,
