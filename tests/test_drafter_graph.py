@@ -71,12 +71,18 @@ def test_logits_are_the_float_models(tmp_path: Path, grid: bool, kv_heads: int) 
     model.truncate(50)
     model.forward(TOKENS[50:51])
     model.truncate(40)
-    pieces = [model.forward(part).copy() for part in np.split(TOKENS[40:], [1, 4, 9, 300])]
-    # A drafter need not be batch-invariant. Where a kernel treats a lone row differently, an input
-    # is rounded to the next of its 255 steps, which a few logits show.
+    pieces = [model.forward(part).copy() for part in np.split(TOKENS[40:], [2, 5, 9, 300])]
     difference = np.concatenate(pieces) - found[40:]
     assert np.square(difference).mean() < 4e-6 * expected.var()
     assert np.abs(difference).max() < 0.1 * expected.std()
+
+    # A drafter need not be batch-invariant. A kernel may sum a lone row in another order. Then an
+    # input comes to the next of its 255 steps, and all later rows see it in the KV cache. It is far
+    # less than what rounding to 8 bits changes.
+    model.truncate(40)
+    alone = np.concatenate([model.forward(TOKENS[i : i + 1]).copy() for i in range(40, 80)])
+    rounding = np.square(found - expected).mean()
+    assert np.square(alone - found[40:80]).mean() < 0.2 * rounding
     assert model.last_hidden().shape == (config["hidden_size"],)
 
 
