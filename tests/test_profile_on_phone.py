@@ -301,6 +301,23 @@ def test_without_adb(
 
 
 @pytest.fixture(scope="module")
+def arm_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the emulator shows in place of this machine's files.
+
+    ONNX Runtime reads /proc/cpuinfo, and breaks down where it finds an x86 processor's lines.
+    """
+    root = tmp_path_factory.mktemp("root")
+    (root / "lib").symlink_to(SYSROOT / "lib")
+    (root / "proc").mkdir()
+    lines = ("Features\t: fp asimd", "CPU implementer\t: 0x41", "CPU architecture: 8")
+    lines += ("CPU variant\t: 0x0", "CPU part\t: 0xd03", "CPU revision\t: 4", "")
+    cores = os.cpu_count() or 1
+    text = "\n".join("\n".join((f"processor\t: {core}", *lines)) for core in range(cores))
+    (root / "proc/cpuinfo").write_text(text)
+    return root
+
+
+@pytest.fixture(scope="module")
 def arm_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a phone needs, for Linux on 64-bit Arm."""
     for tool in (EMULATOR, "aarch64-linux-gnu-g++"):
@@ -326,12 +343,13 @@ def arm_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_phone_with_an_arm_processor(
     models: tuple[Path, Path],
     arm_libraries: Path,
+    arm_root: Path,
     phone: Path,
     monkeypatch: pytest.MonkeyPatch,
     processor: str,
 ) -> None:
     monkeypatch.setenv("FAKE_ADB_ABI", "arm64-v8a")
-    monkeypatch.setenv("FAKE_ADB_EMULATOR", f"{EMULATOR} -cpu {processor} -L {SYSROOT}")
+    monkeypatch.setenv("FAKE_ADB_EMULATOR", f"{EMULATOR} -cpu {processor} -L {arm_root}")
     profile = profile_on_phone(request(models, arm_libraries))
     check(profile, "arm64-v8a")
     assert profile.device.architecture == "aarch64"
