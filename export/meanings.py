@@ -76,7 +76,7 @@ STATIC: Meanings = {
     "last of them",
     "positions": "place of each token in the text, counted from 0",
     "mask": "added to attention's scores: 0.0 where a row may see a column, -100.0 elsewhere. "
-    "Columns are the cache's, then the pass's own. In integers: 65535 where it may, 0 elsewhere",
+    "Columns are the cache's, then the pass's own. In integers: the largest where it may, else 0",
     "past.#.key": f"{_KEY}; columns that the mask hides are not read",
     "past.#.value": f"{_VALUE}; rows that the mask hides are not read",
     "logits": _LOGITS,

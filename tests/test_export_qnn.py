@@ -235,7 +235,7 @@ def test_only_lora_is_left_in_floating_point(quantized: ModelProto, graph: Stati
     integers |= {t.name for t in quantized.graph.initializer if t.name.startswith("integers_")}
     assert others <= from_integers | integers
     types = {value.name: value.type.tensor_type.elem_type for value in quantized.graph.input}
-    assert types["mask"] == 4 and types["past.0.key"] == types["past.1.value"] == 5
+    assert types["mask"] == 2 and types["past.0.key"] == types["past.1.value"] == 5
     assert types["lora.0.qkv.A"] == 1
 
 
@@ -327,8 +327,8 @@ def test_a_bundle_tells_how_its_integers_are_read(
         told = {tensor.name: tensor for tensor in (*graph.inputs, *graph.outputs)}
         assert told.keys() == {v.name for v in (*model.graph.input, *model.graph.output)}
         assert told["hidden"].dtype == told["logits"].dtype == "float32"
-        assert (told["mask"].dtype, told["mask"].zero_point) == ("uint16", 65535)
-        assert told["mask"].scale == pytest.approx(100 / 65535)
+        assert (told["mask"].dtype, told["mask"].zero_point) == ("uint8", 255)
+        assert told["mask"].scale == pytest.approx(100 / 255)
         for name in ("past.0.key", "present.0.key", "past.1.value", "present.1.value"):
             assert (told[name].dtype, told[name].zero_point) == ("int16", 0)
             # What leaves a pass enters the next one as it is.

@@ -111,8 +111,8 @@ def _run(
 def quantize(graph: StaticGraph, observed: Observed, progress: Progress) -> ModelProto:
     """The QDQ graph.
 
-    Inputs and outputs are those of the float32 graph but ``mask``, which is uint16 (0 where a row
-    must not see a column, 65535 where it may), and keys and values, which are int16.
+    Inputs and outputs are those of the float32 graph but ``mask``, which is uint8 (0 where a row
+    must not see a column, 255 where it may), and keys and values, which are int16.
     """
     return _Quantizer(graph, observed, progress).build()
 
@@ -203,8 +203,11 @@ class _Quantizer:
         dtype = _dtype(name, value)
         if dtype == TensorProto.INT16:
             self.dequantize(name, name, *_parameters(*self.cached[name], np.int16))
-        elif dtype == TensorProto.UINT16:
-            self.dequantize(name, name, *_parameters(MASKED, 0.0, np.uint16))
+        elif dtype == TensorProto.UINT8:
+            # It is only there or not. What it is added to is of 16 bits, so it becomes that first.
+            self.dequantize(f"{name}.narrow", name, *_parameters(MASKED, 0.0, np.uint8))
+            narrow = self.values[f"{name}.narrow"]
+            self.pass_through(narrow, name, (MASKED, 0.0), np.uint16)
         else:
             self.values[name] = name
         return helper.make_tensor_value_info(name, dtype, shape_of(value))
@@ -283,15 +286,15 @@ class _Quantizer:
 
 
 def _parameters(
-    low: float, high: float, dtype: type[np.int16 | np.uint16]
+    low: float, high: float, dtype: type[np.int16 | np.uint16 | np.uint8]
 ) -> tuple[NDArray[np.float32], NDArray[np.generic]]:
     """Scale and zero point, scalars: value = (stored - zero) x scale; int16 has its zero at 0."""
     if dtype is np.int16:
         return np.array(np.float32(max(-low, high, 1e-6) / 32767)), np.array(0, np.int16)
     # 0 has to be among the values: padding and an adapter of zeros are made of it.
     low, high = min(low, 0.0), max(high, 0.0)
-    scale = np.float32((high - low) / 65535 or 1.0)
-    return np.array(scale), np.array(round(-low / float(scale)), np.uint16)
+    scale = np.float32((high - low) / np.iinfo(dtype).max or 1.0)
+    return np.array(scale), np.array(round(-low / float(scale)), dtype)
 
 
 def _joint_ranges(
@@ -327,4 +330,4 @@ def _dtype(name: str, value: ValueInfoProto) -> int:
     """What an input or output is in the quantized graph."""
     if name.startswith(("past.", "present.")):
         return TensorProto.INT16
-    return TensorProto.UINT16 if name == "mask" else value.type.tensor_type.elem_type
+    return TensorProto.UINT8 if name == "mask" else value.type.tensor_type.elem_type

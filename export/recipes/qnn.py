@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
-from onnx import ModelProto, save_model
+from onnx import ModelProto, load_model, save_model
 
 from omnidraft.export.checkpoint import Checkpoint
 from omnidraft.export.graphs.qdq import observe, quantize
@@ -40,6 +40,8 @@ from omnidraft.runtime.storage.bundle import (
 )
 from omnidraft.runtime.storage.manifest import Layout
 
+# Of compiled graphs: ONNX Runtime 1.18 and later know it.
+_IR_VERSION = 10
 # Tokens of a pass: reading a prompt, and drafting.
 PASSES = (8, 1)
 # The compiled graphs must say what the same graphs say on the CPU. Measured: up to 0.005; a norm
@@ -147,6 +149,7 @@ def compile_graph(source: Path, output: Path, soc: Soc) -> None:
         OmniDraftError: a part of it would run on the CPU, or it does not compile.
     """
     _compile(source, output, soc, npu_options(soc))
+    _lower_ir_version(output)
 
 
 def compile_shared(sources: Mapping[int, Path], outputs: Mapping[int, Path], soc: Soc) -> None:
@@ -160,6 +163,15 @@ def compile_shared(sources: Mapping[int, Path], outputs: Mapping[int, Path], soc
         options = npu_options(soc)
         share_contexts(options, last=number == len(sources) - 1)
         sessions.append(_compile(source, outputs[tokens], soc, options))
+    for output in outputs.values():
+        _lower_ir_version(output)
+
+
+def _lower_ir_version(compiled: Path) -> None:
+    """Let older versions of ONNX Runtime load a compiled graph, which has nothing new in it."""
+    model = load_model(compiled)
+    model.ir_version = _IR_VERSION
+    save_model(model, compiled)
 
 
 def _compile(

@@ -25,11 +25,10 @@ PROVIDER = "QNNExecutionProvider"
 # Added to scores of columns that a row must not see. exp(-100) is nothing, and 16 bits still
 # resolve the scores beside it; the usual -1e30 would leave them no digits.
 MASKED = -100.0
-# As stored in 16 bits with scale 100 / 65535: see export/graphs/qdq.py.
-_STORED_MASKED, _STORED_VISIBLE = 0, 65535
 _DTYPES = {
     "tensor(float)": np.float32,
-    "tensor(uint16)": np.uint16,
+    "tensor(uint8)": np.uint8,
+    "tensor(uint16)": np.uint16,  # the mask of older bundles
     "tensor(int16)": np.int16,
     "tensor(int32)": np.int32,
 }
@@ -66,10 +65,12 @@ class StaticDecoder:
         }
         self._max_length = int(self._past["past.0.key"].shape[-1])
         # What is added to scores of columns that a row must not see, and of those it may.
+        # Integers lie between the two evenly: see export/graphs/qdq.py.
+        mask = _DTYPES[inputs["mask"].type]
         self._mask: NDArray[Any] = (
-            np.array([_STORED_MASKED, _STORED_VISIBLE], np.uint16)
-            if inputs["mask"].type == "tensor(uint16)"
-            else np.array([MASKED, 0], np.float32)
+            np.array([MASKED, 0], mask)
+            if mask is np.float32
+            else np.array([0, np.iinfo(mask).max], mask)
         )
         self.lora_shapes: dict[str, tuple[int, int]] = {
             name: (value.shape[0], value.shape[1])
