@@ -5,8 +5,9 @@
 
 FOLDER may hold real models: converted ones and exported drafters. Beside each of their folders a
 file ``NAME.passes.json`` is written. Bits of logits hold for one kind of processor and one version
-of ONNX Runtime; both are recorded. Java's version may be another than Python's. Then record with
-Java's: ``pip install --no-deps --target FOLDER onnxruntime==VERSION``, and ``PYTHONPATH=FOLDER``.
+of ONNX Runtime; both are recorded. Drafters for NPUs need onnxruntime-qnn for that.
+Java's version may be another than Python's. Then record with Java's:
+``pip install --no-deps --target FOLDER onnxruntime==VERSION``, and ``PYTHONPATH=FOLDER``.
 """
 
 from __future__ import annotations
@@ -28,22 +29,31 @@ ROOT = Path(__file__).resolve().parents[5]
 sys.path.insert(0, str(ROOT / "tests"))
 
 import onnxruntime as ort  # noqa: E402
+from onnx import save_model  # noqa: E402
 from safetensors.numpy import save_file  # noqa: E402
 from tiny import byte_level_tokenizer, sentencepiece_tokenizer  # noqa: E402
 
+from omnidraft.export.checkpoint import open_checkpoint  # noqa: E402
 from omnidraft.export.conversion import convert  # noqa: E402
+from omnidraft.export.graphs.qdq import observe, quantize  # noqa: E402
+from omnidraft.export.graphs.static import fix, write_static_graph  # noqa: E402
 from omnidraft.export.pipeline import export  # noqa: E402
 from omnidraft.export.recipes import Options  # noqa: E402
 from omnidraft.runtime.engines import onnx_session  # noqa: E402
 from omnidraft.runtime.engines.onnx import OnnxModel  # noqa: E402
+from omnidraft.runtime.engines.qnn import QnnModel, StaticDecoder  # noqa: E402
 from omnidraft.runtime.processor import cpu_features  # noqa: E402
 from omnidraft.runtime.storage.bundle import BUNDLE_FILE, Bundle  # noqa: E402
+from omnidraft.runtime.storage.lora import sizes_beside_rank  # noqa: E402
 from omnidraft.runtime.storage.manifest import MANIFEST_FILE  # noqa: E402
 from omnidraft.runtime.text.tokenizer import tokenizer_files  # noqa: E402
 
 # What is recorded is compared with the same version in Java, whatever Python asks for elsewhere.
 onnx_session.OLDEST_ONNXRUNTIME = (1, 17)
 RESOURCES = Path(__file__).resolve().parents[1] / "resources" / "models"
+# An NPU's graphs before they are compiled, which any processor runs.
+STATIC = RESOURCES.with_name("static")
+STATIC_CONTEXT, STATIC_SIZES = 96, (1, 8)
 CONTEXT = 320
 SAMPLES = 8
 # Written by the export for its own comparison, and larger than all the rest.
@@ -121,6 +131,32 @@ def write_models(output: Path) -> None:
             (folder / REFERENCE).unlink()
 
 
+def write_static() -> None:
+    """The drafter's graphs with 16-bit caches, as ``decoder_{tokens}.onnx``."""
+    texts = [list(np.random.default_rng(seed).integers(3, 250, 70)) for seed in range(4)]
+    with tempfile.TemporaryDirectory() as scratch:
+        source = write_checkpoint(Path(scratch) / "drafter", sentencepiece_tokenizer(280), False)
+        graph = write_static_graph(open_checkpoint(source), STATIC_CONTEXT, 4)
+
+        def silent(stage: str, done: int, total: int) -> None:
+            pass
+
+        quantized = quantize(graph, observe(graph, texts, silent), silent)
+        for size in STATIC_SIZES:
+            save_model(fix(quantized, size, STATIC_CONTEXT), STATIC / f"decoder_{size}.onnx")
+
+
+def open_static(folder: Path) -> StaticDecoder:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return StaticDecoder(
+        {
+            size: ort.InferenceSession(str(folder / f"decoder_{size}.onnx"), options)
+            for size in STATIC_SIZES
+        }
+    )
+
+
 def adapter_of(sizes: dict[str, int], rank: int, seed: int) -> dict[str, NDArray[np.float32]]:
     """Small numbers that every language computes alike: see ``Recorded.adapter`` in Kotlin."""
     adapter = {}
@@ -134,9 +170,9 @@ def adapter_of(sizes: dict[str, int], rank: int, seed: int) -> dict[str, NDArray
 class Recorder:
     """Does things with a model, and notes what came of them."""
 
-    def __init__(self, folder: Path, threads: int, least_pass: int) -> None:
-        self.model = OnnxModel(folder, threads=threads)
-        self.model.least_pass = least_pass
+    def __init__(self, model: Any, lora_sizes: dict[str, int]) -> None:
+        self.model = model
+        self.lora_sizes = lora_sizes
         self.rng = np.random.default_rng(7)
         self.steps: list[dict[str, Any]] = []
 
@@ -177,14 +213,16 @@ class Recorder:
         self.steps.append({"do": "truncate", "length": length})
 
     def adapter(self, rank: int, seed: int = 0, skipped: str = "-") -> None:
-        sizes = {k: v for k, v in self.model._lora_sizes.items() if skipped not in k}
+        sizes = {k: v for k, v in self.lora_sizes.items() if skipped not in k}
         self.model.set_adapter(adapter_of(sizes, rank, seed) if rank else None)
         self.steps.append({"do": "adapter", "rank": rank, "seed": seed, "without": skipped})
 
 
 def passes(folder: Path, *, threads: int = 2, least_pass: int = 0) -> dict[str, Any]:
     """Passes of many sizes, trees and cuts, over where the bound cache grows."""
-    recorder = Recorder(folder, threads, least_pass)
+    model = OnnxModel(folder, threads=threads)
+    model.least_pass = least_pass
+    recorder = Recorder(model, model._lora_sizes)
     long = min(300, recorder.model.max_length - 20)
     recorder.forward(5)
     recorder.forward(1)
@@ -207,7 +245,7 @@ def passes(folder: Path, *, threads: int = 2, least_pass: int = 0) -> dict[str, 
     recorder.truncate(0)
     recorder.forward(long, rows=50)  # cut into two passes
     recorder.forward(12)
-    if recorder.model._lora_sizes:
+    if recorder.lora_sizes:
         recorder.adapter(4)
         recorder.forward(40, rows=2)
         recorder.forward(1)
@@ -218,19 +256,49 @@ def passes(folder: Path, *, threads: int = 2, least_pass: int = 0) -> dict[str, 
             recorder.keep([1, 3])
         recorder.adapter(0)
         recorder.forward(5)
+    return summary(recorder, threads, least_pass, model.kv_bytes_per_token)
+
+
+def static_passes(model: StaticDecoder) -> dict[str, Any]:
+    """Passes of one and of several graphs, cuts, and adapters of the graphs' rank and a lower."""
+    recorder = Recorder(model, sizes_beside_rank(model.lora_shapes))
+    rank = next(iter(model.lora_shapes.values()))[1]
+    recorder.forward(5)
+    recorder.forward(1)
+    recorder.forward(20, rows=3)
+    recorder.truncate(9)
+    recorder.forward(1)
+    recorder.forward(8, rows=1)
+    recorder.adapter(rank)
+    recorder.forward(12)
+    recorder.forward(1)
+    recorder.adapter(rank - 1, seed=5, skipped="gate_up")
+    recorder.forward(model.max_length)
+    recorder.adapter(0)
+    recorder.forward(5)
+    return summary(recorder, 1, 0, 0)
+
+
+def summary(recorder: Recorder, threads: int, least_pass: int, kv_bytes: int) -> dict[str, Any]:
     return {
         "threads": threads,
         "least_pass": least_pass,
         "processor": cpu_features(),
         "onnxruntime": ort.__version__,
-        "kv_bytes_per_token": recorder.model.kv_bytes_per_token,
+        "kv_bytes_per_token": kv_bytes,
         "max_length": recorder.model.max_length,
         "steps": recorder.steps,
     }
 
 
 def record(folder: Path) -> None:
-    runs = [passes(folder), passes(folder, threads=1, least_pass=2)]
+    if (folder / BUNDLE_FILE).is_file() and Bundle.load(folder).backend == "qnn":
+        write(folder, [static_passes(QnnModel(folder))])
+    else:
+        write(folder, [passes(folder), passes(folder, threads=1, least_pass=2)])
+
+
+def write(folder: Path, runs: list[dict[str, Any]]) -> None:
     text = ",\n".join(json.dumps(run) for run in runs)
     folder.with_name(f"{folder.name}.passes.json").write_text(f"[{text}]\n", "utf-8")
 
@@ -240,7 +308,12 @@ def main(arguments: list[str]) -> None:
         shutil.rmtree(RESOURCES, ignore_errors=True)
         RESOURCES.mkdir(parents=True)
         write_models(RESOURCES)
+        shutil.rmtree(STATIC, ignore_errors=True)
+        STATIC.mkdir()
+        write_static()
         return
+    if not arguments:
+        write(STATIC, [static_passes(open_static(STATIC))])
     folder = Path(arguments[0]) if arguments else RESOURCES
     for each in sorted(folder.iterdir()):
         if any((each / name).is_file() for name in (MANIFEST_FILE, BUNDLE_FILE)):

@@ -58,12 +58,13 @@ data class Graph(
 @Serializable
 data class LoraInputs(val rank: Int, val linears: List<String>)
 
-/** The chip a bundle was compiled for. */
+/** The chip a bundle was compiled for; [sharedWeights]: its graphs have their weights together. */
 @Serializable
 data class Soc(
     val name: String,
     @SerialName("model_id") val modelId: Int,
     @SerialName("htp_architecture") val htpArchitecture: String,
+    @SerialName("shared_weights") val sharedWeights: Boolean = false,
 )
 
 /**

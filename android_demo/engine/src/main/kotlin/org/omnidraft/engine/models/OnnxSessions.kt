@@ -38,13 +38,13 @@ internal fun passOptions(threads: Int) = OrtSession.SessionOptions().apply {
  * @param options belong to it from now on. They hold the library of the operators, which goes from
  *   memory with them: they are closed after the session.
  * @param operators the library: a path, or where the system looks for libraries by name, as Android
- *   does, its name.
+ *   does, its name; null: the graph uses none of them.
  * @throws DamagedFileException ONNX Runtime refuses the graph.
  * @throws OmniDraftException memory is short, or it refuses the operators.
  */
 internal class OnnxSession(
     graph: Path,
-    operators: String,
+    operators: String?,
     private val options: OrtSession.SessionOptions,
 ) : AutoCloseable {
     private val session = try {
@@ -56,9 +56,9 @@ internal class OnnxSession(
     val inputs: Map<String, TensorInfo> = tensors(session.inputInfo)
     val outputs: Map<String, TensorInfo> = tensors(session.outputInfo)
 
-    private fun open(graph: Path, operators: String): OrtSession {
+    private fun open(graph: Path, operators: String?): OrtSession {
         try {
-            options.registerCustomOpLibrary(operators)
+            operators?.let(options::registerCustomOpLibrary)
         } catch (error: OrtException) {
             throw OmniDraftException(
                 "ONNX Runtime ${environment.version} refuses OmniDraft's operators ($operators): " +
