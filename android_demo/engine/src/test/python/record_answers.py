@@ -5,6 +5,10 @@
 FOLDER holds the converted target `target` and the drafter `drafter`, a converted model or a bundle
 of the ONNX backend; `answers.json` is written there. PROMPTS is a file of JSON lines with `prompt`.
 Each way of decoding begins with an empty n-gram cache.
+
+Bits of logits hold for one version of ONNX Runtime. Where Java's is another than Python's, record
+with Java's: ``pip install --no-deps --target VERSION onnxruntime==VERSION``, and
+``PYTHONPATH=VERSION``.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import json
 import os
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +28,22 @@ WAYS: list[dict[str, Any]] = [
     {"draft_length": 4, "temperature": 0.7, "seed": 3},
     {"tree": 12, "temperature": 0.7, "seed": 3},
 ]
-MAX_NEW_TOKENS = 64
+MAX_NEW_TOKENS = 32
+THREADS = 1  # several wait for each other where other programs run too
 
 
 def main(folder: Path, prompts: Path, count: int) -> None:
     """Write ``answers.json``."""
     os.environ["OMNIDRAFT_CACHE"] = tempfile.mkdtemp()
-    import onnxruntime  # after omnidraft, which turns its telemetry off
-
     import omnidraft
+    from omnidraft.runtime.engines import onnx_session
 
+    # What is recorded is compared with the same version in Java, whatever Python asks for.
+    onnx_session.OLDEST_ONNXRUNTIME = (1, 17)
     texts = [json.loads(line)["prompt"] for line in prompts.read_text("utf-8").splitlines()][:count]
     recorded = []
     for way in WAYS:
-        with omnidraft.load(folder / "target", drafter=folder / "drafter", threads=2) as model:
+        with omnidraft.load(folder / "target", drafter=folder / "drafter", threads=THREADS) as model:
             cache = model._session.cache
             assert cache is not None and not len(cache)
             answers = []
@@ -58,9 +65,10 @@ def main(folder: Path, prompts: Path, count: int) -> None:
             cost = stats.python_seconds / stats.rounds
             print(way, len(cache), "n-grams;", f"{1000 * cost:.3f} ms of Python a round")
     content = {
-        "onnxruntime": onnxruntime.__version__,
+        "onnxruntime": version("onnxruntime"),
         "prompts": texts,
         "max_new_tokens": MAX_NEW_TOKENS,
+        "threads": THREADS,
         "ways": recorded,
     }
     (folder / "answers.json").write_text(json.dumps(content), "utf-8")

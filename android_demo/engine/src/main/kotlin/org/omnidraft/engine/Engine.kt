@@ -16,6 +16,7 @@ import kotlinx.coroutines.flow.asStateFlow
 import kotlinx.coroutines.flow.channelFlow
 import kotlinx.coroutines.isActive
 import kotlinx.coroutines.withContext
+import org.omnidraft.engine.core.CoreLibrary
 import org.omnidraft.engine.core.Generation
 import org.omnidraft.engine.core.Origin
 import org.omnidraft.engine.core.Sampling
@@ -29,8 +30,11 @@ import org.omnidraft.engine.learning.AdapterStore
 import org.omnidraft.engine.learning.Learner
 import org.omnidraft.engine.learning.TrainingStep
 import org.omnidraft.engine.models.CacheMemory
+import org.omnidraft.engine.models.DRAFTER_CONTEXT
+import org.omnidraft.engine.models.Invariance
 import org.omnidraft.engine.models.OnnxDescription
 import org.omnidraft.engine.models.megabytes
+import org.omnidraft.engine.models.memoryNeed
 import org.omnidraft.engine.text.Message
 import org.omnidraft.engine.text.TextStream
 
@@ -40,9 +44,10 @@ import org.omnidraft.engine.text.TextStream
  * @property operators the library of OmniDraft's operators: a path, or on Android its name.
  * @property contextLength longest conversation in tokens; null: the model's own.
  * @property threads that work on a pass.
- * @property memoryLimit bytes that weights and KV caches may take; null: as much as there is.
+ * @property memoryLimit bytes that the models may take, see
+ *   [MemoryNeed][org.omnidraft.engine.models.MemoryNeed]; null: as much as there is.
  * @property memory where KV caches lie.
- * @property state folder where n-grams and adapters are kept; null: nothing is.
+ * @property state folder where n-grams, costs and adapters are kept; null: nothing is.
  * @property adapter name of what the drafter learns for this target; null: it does not learn.
  * @property heat what keeps the device from becoming hot; see [Heat].
  * @property progress is told the bytes that have been verified.
@@ -142,6 +147,13 @@ class Engine private constructor(
     private var counted = Sums() // of the answer under way
     private var roundBegan = 0L
 
+    /**
+     * Whether passes of several tokens give the target's bits of one token at a time: if not, an
+     * answer may part from plain decoding where two tokens are almost as likely. Null: the target is
+     * no converted one.
+     */
+    val invariance: Invariance? get() = target.invariance
+
     /** What was done so far. */
     val statistics: StateFlow<EngineStatistics> = now.asStateFlow()
 
@@ -161,7 +173,9 @@ class Engine private constructor(
         }
         // The n-grams of an adapter are in its file.
         val folder = options.state?.resolve("ngrams").takeIf { learner == null }
-        pairing = Pairing(target, drafter, folder, ngrams) { measureCosts(target.model, drafter.model) }
+        pairing = Pairing(target, drafter, folder, ngrams, options.state?.resolve("costs")) {
+            measureCosts(target.model, drafter.model)
+        }
     }
 
     /**
@@ -170,9 +184,10 @@ class Engine private constructor(
      * Earlier turns that the KV cache still holds are not read again. Cancelling the collector ends
      * the answer before the next pass of a model, and nothing is learned from it.
      *
-     * Throws [OmniDraftException] into the collector.
+     * Throws [OmniDraftException] into the collector, also after [close].
      */
     fun answer(messages: List<Message>, how: AnswerOptions = AnswerOptions()): Flow<Piece> = channelFlow {
+        if (closing) throw OmniDraftException("This engine has been closed. Open its models again.")
         withContext(thread) {
             val context = currentCoroutineContext()
             generate(messages, how, cancelled = { closing || !context.isActive }) { piece ->
@@ -282,12 +297,13 @@ class Engine private constructor(
 
     /**
      * End the answer under way, keep what was learned, and free the models' memory. Waits for the
-     * pass that a model is in.
+     * pass that a model is in. Closing it again does nothing.
      *
      * @throws OmniDraftException what was learned cannot be written.
      */
     override fun close() {
         closing = true
+        if (executor.isShutdown) return
         try {
             executor.submit {
                 listOfNotNull(learner, step, pairing, drafter, target).forEach(AutoCloseable::close)
@@ -301,7 +317,8 @@ class Engine private constructor(
 
     companion object {
         /**
-         * Open models, whose files are compared with their checksums.
+         * Open models, whose files are compared with their checksums. At a target's first opening on a
+         * device its batch invariance is measured, which takes seconds.
          *
          * @param target folder of a converted model.
          * @param drafter folder of a bundle that `omnidraft export --backend onnx` wrote; null: answers
@@ -310,14 +327,15 @@ class Engine private constructor(
          */
         suspend fun open(target: Path, drafter: Path?, options: EngineOptions = EngineOptions()): Engine =
             withContext(Dispatchers.IO) {
+                CoreLibrary.load()
                 checkMemory(target, drafter, options)
                 val opened = ArrayList<AutoCloseable>()
                 try {
-                    fun load(folder: Path, length: Int?) = LoadedModel.open(
-                        folder, options.operators, options.threads, length, options.memory, options.progress,
+                    fun load(folder: Path, length: Int?, drafts: Boolean) = LoadedModel.open(
+                        folder, options.operators, options.threads, length, options.memory, options.progress, drafts,
                     ).also(opened::add)
-                    val model = load(target, options.contextLength)
-                    val draft = drafter?.let { load(it, null) }
+                    val model = load(target, options.contextLength, drafts = false)
+                    val draft = drafter?.let { load(it, null, drafts = true) }
                     val engine = Engine(model, draft, options)
                     opened.add(engine)
                     if (draft != null) engine.prepare(draft)
@@ -330,19 +348,13 @@ class Engine private constructor(
                 }
             }
 
+        // The drafter's first: what is left decides how long the target's context can be.
         private fun checkMemory(target: Path, drafter: Path?, options: EngineOptions) {
             val limit = options.memoryLimit ?: return
-            val needed = listOfNotNull(target, drafter).sumOf { folder ->
-                val description = OnnxDescription.read(folder, checksums = false)
-                val length = options.contextLength.takeIf { folder == target } ?: description.contextLength
-                description.fileBytes + description.kvBytesPerToken * minOf(length, description.contextLength)
-            }
-            if (needed > limit) {
-                throw NotEnoughMemoryException(
-                    "These models and their caches may take ${megabytes(needed)}, and ${megabytes(limit)} " +
-                        "are allowed. Choose a shorter context or a smaller model."
-                )
-            }
+            fun need(folder: Path, length: Int?) = OnnxDescription.read(folder, checksums = false).memoryNeed(length)
+            val beside = drafter?.let { need(it, DRAFTER_CONTEXT).total } ?: 0
+            val name = target.fileName.toString() + if (drafter == null) "" else " beside its drafter (${megabytes(beside)})"
+            need(target, options.contextLength).check(limit - beside, "The model $name")
         }
     }
 }

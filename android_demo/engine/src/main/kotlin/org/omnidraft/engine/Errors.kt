@@ -15,6 +15,16 @@ class ModelNotFoundException(message: String, cause: Throwable? = null) :
 class DamagedFileException(message: String, cause: Throwable? = null) :
     OmniDraftException(message, cause)
 
+/** What to throw where a native library cannot be loaded, as one for another kind of processor. */
+internal fun cannotLoad(library: String, error: Throwable): OmniDraftException {
+    val reason = generateSequence(error) { it.cause }.last().message.orEmpty().trimEnd('.')
+    return OmniDraftException(
+        "$library cannot be loaded: $reason. Install what was built for this device's kind of " +
+            "processor (${System.getProperty("os.arch")}).",
+        error,
+    )
+}
+
 /** There is less memory than a model takes. */
 class NotEnoughMemoryException(message: String, cause: Throwable? = null) :
     OmniDraftException(message, cause)

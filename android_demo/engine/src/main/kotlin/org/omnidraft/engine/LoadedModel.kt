@@ -1,10 +1,13 @@
 package org.omnidraft.engine
 
+import java.nio.file.Files
 import java.nio.file.Path
 import org.omnidraft.engine.core.Vocabulary
+import org.omnidraft.engine.files.MANIFEST_FILE
 import org.omnidraft.engine.files.Progress
 import org.omnidraft.engine.learning.ModelKey
 import org.omnidraft.engine.models.CacheMemory
+import org.omnidraft.engine.models.Invariance
 import org.omnidraft.engine.models.OnnxDescription
 import org.omnidraft.engine.models.OnnxModel
 import org.omnidraft.engine.text.Tokenizer
@@ -13,6 +16,7 @@ import org.omnidraft.engine.text.Tokenizer
  * A model, its tokenizer, and whose it is.
  *
  * @property name of its folder.
+ * @property invariance of a converted target, here; null: it is none.
  */
 internal class LoadedModel private constructor(
     val name: String,
@@ -21,6 +25,7 @@ internal class LoadedModel private constructor(
     val tokenizer: Tokenizer,
     val key: ModelKey,
     val bytes: Long,
+    val invariance: Invariance?,
 ) : AutoCloseable {
     /** The tokens, one for each column of the logits; columns without a token are special. */
     fun vocabulary(): Vocabulary {
@@ -41,6 +46,8 @@ internal class LoadedModel private constructor(
         /**
          * Open the model of a folder whose files are compared with its manifest, checksums included.
          *
+         * @param drafts it is a drafter, which need not be batch-invariant; of a converted target this is
+         *   measured where its manifest does not tell it for this device: see [Invariance.here].
          * @throws OmniDraftException see [OnnxDescription.read], [OnnxModel] and [Tokenizer].
          */
         fun open(
@@ -50,11 +57,17 @@ internal class LoadedModel private constructor(
             maxLength: Int?,
             memory: CacheMemory,
             progress: Progress,
+            drafts: Boolean,
         ): LoadedModel {
             val description = OnnxDescription.read(folder, progress = progress)
             val tokenizer = Tokenizer.load(folder)
+            var invariance: Invariance? = null
+            fun make() = OnnxModel(description, operators, threads, maxLength, memory)
             val model = try {
-                OnnxModel(description, operators, threads, maxLength, memory)
+                if (!drafts && Files.isRegularFile(folder.resolve(MANIFEST_FILE))) {
+                    invariance = Invariance.here(folder, operators, description.threads(threads), ::make)
+                }
+                make().also { it.leastPass = invariance?.leastPass ?: 1 }
             } catch (error: Throwable) {
                 tokenizer.close()
                 throw error
@@ -62,7 +75,7 @@ internal class LoadedModel private constructor(
             val name = folder.fileName.toString()
             val cache = description.kvBytesPerToken * model.maxLength
             val key = ModelKey(name, description.sourceSha256)
-            return LoadedModel(name, folder, model, tokenizer, key, description.fileBytes + cache)
+            return LoadedModel(name, folder, model, tokenizer, key, description.fileBytes + cache, invariance)
         }
     }
 }

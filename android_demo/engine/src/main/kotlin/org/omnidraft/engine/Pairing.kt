@@ -14,26 +14,30 @@ import org.omnidraft.engine.core.Speculation
 import org.omnidraft.engine.core.Speller
 import org.omnidraft.engine.core.Vocabulary
 import org.omnidraft.engine.core.VocabularyPair
+import org.omnidraft.engine.decoding.KeptCosts
+import org.omnidraft.engine.files.sha256
 
 /**
  * A target and a drafter: which tokens stand for which, the n-grams, and what drafting costs.
  *
  * @param folder where the n-gram cache is kept; null: in memory only.
  * @param ngrams an n-gram cache as bytes, to begin with in place of the folder's; empty: none.
+ * @param costsFolder where measured costs are kept; null: in memory only.
  */
 internal class Pairing(
     private val target: LoadedModel,
     private val drafter: LoadedModel,
     folder: Path?,
     ngrams: ByteArray,
-    private val measure: () -> Costs,
+    costsFolder: Path?,
+    measure: () -> Costs,
 ) : AutoCloseable {
     private val pair = paired(drafter.vocabulary(), target.vocabulary())
     private val file = folder?.resolve("%016x.ngrams".format(pair.fingerprint))
     private val speller = Speller(pair, ::segment, specials = sharedSpecials())
     private val lookup = Lookup(target.model.vocabSize)
     private val policies = HashMap<Double, Policy>()
-    private val costs by lazy(measure)
+    private val costs = lazy { KeptCosts.open(costsFolder?.resolve("${costsKey()}.json"), measure) }
 
     /** Of this pair; it learns with every answer. */
     val cache: NgramCache = open(ngrams)
@@ -45,7 +49,7 @@ internal class Pairing(
      */
     fun byCost(temperature: Double): Speculation {
         val kind = round(10 * min(2.0, temperature))
-        return speculation(policies.getOrPut(kind) { CostAwarePolicy(costs) }, tree = true, lookup)
+        return speculation(policies.getOrPut(kind) { CostAwarePolicy(costs.value.costs) }, tree = true, lookup)
     }
 
     /** The same by any policy; [tree] false drafts chains, [lookup] null looks nothing up. */
@@ -65,8 +69,9 @@ internal class Pairing(
         )
     }
 
-    /** Keep the n-grams, whole or not at all. */
+    /** Keep the n-grams and what passes cost, whole or not at all. */
     fun save() {
+        if (costs.isInitialized()) costs.value.save()
         val path = file ?: return
         Files.createDirectories(path.parent)
         cache.save(path)
@@ -75,6 +80,14 @@ internal class Pairing(
     override fun close() {
         listOf(cache, lookup, speller, pair).forEach(AutoCloseable::close)
         policies.values.forEach(AutoCloseable::close)
+        if (costs.isInitialized()) costs.value.close()
+    }
+
+    // What a pass takes depends on the files, the threads and the device.
+    private fun costsKey(): String {
+        val models = listOf(target, drafter).map { "${it.key.name} ${it.key.sha256} ${it.bytes} ${it.model.threads}" }
+        val device = listOf("os.name", "os.arch").map { System.getProperty(it) }
+        return sha256("$models $device ${Runtime.getRuntime().availableProcessors()}".encodeToByteArray()).take(32)
     }
 
     private fun paired(drafter: Vocabulary, target: Vocabulary): VocabularyPair = try {

@@ -23,6 +23,7 @@ import org.omnidraft.engine.core.Sampling
 import org.omnidraft.engine.decoding.Drafting
 import org.omnidraft.engine.decoding.SpeculativeDecoder
 import org.omnidraft.engine.files.Progress
+import org.omnidraft.engine.files.toHex
 import org.omnidraft.engine.models.CacheMemory
 import org.omnidraft.engine.text.Message
 
@@ -49,7 +50,8 @@ class AnswersTest {
 
     @Serializable
     private class Recorded(
-        val onnxruntime: String, val prompts: List<String>, @SerialName("max_new_tokens") val maxNewTokens: Int, val ways: List<Way>,
+        val onnxruntime: String, val threads: Int, val prompts: List<String>,
+        @SerialName("max_new_tokens") val maxNewTokens: Int, val ways: List<Way>,
     )
 
     @TestFactory
@@ -63,12 +65,12 @@ class AnswersTest {
     }
 
     private fun replay(recorded: Recorded, way: Way) {
-        val target = load("target")
-        val drafter = load("drafter")
-        val pairing = Pairing(target, drafter, null, ByteArray(0)) { error("nothing is measured") }
+        val target = load("target", recorded.threads)
+        val drafter = load("drafter", recorded.threads)
+        val pairing = Pairing(target, drafter, null, ByteArray(0), null) { error("nothing is measured") }
         val policy = FixedPolicy(way.tree ?: way.draftLength!!)
-        var overhead = 0.0
-        var rounds = 0
+        val overheads = ArrayList<Double>()
+        val same = sortedMapOf<String, Int>()
         for ((text, expected) in recorded.prompts.zip(way.answers)) {
             val prompt = target.tokenizer.encodeChat(listOf(Message("user", text)))
             assertArrayEquals(expected.prompt, prompt)
@@ -77,18 +79,22 @@ class AnswersTest {
             val tokens = ArrayList<Int>()
             decoder.generate(prompt, recorded.maxNewTokens, target.tokenizer.eosIds) { tokens += it.tokens.asList() }
             val made = decoder.statistics
-            assertArrayEquals(expected.tokens, tokens.toIntArray())
-            assertEquals(expected.rounds, made.rounds)
-            assertEquals(expected.proposed, made.proposed)
-            assertEquals(expected.accepted, made.accepted)
-            assertEquals(expected.ngramHits, made.ngramHits)
-            overhead += made.overheadMilliseconds * made.rounds
-            rounds += made.rounds
+            for ((what, equal) in listOf(
+                "tokens" to (expected.tokens.asList() == tokens),
+                "rounds" to (expected.rounds == made.rounds),
+                "proposed" to (expected.proposed == made.proposed),
+                "accepted" to (expected.accepted == made.accepted),
+                "n-gram hits" to (expected.ngramHits == made.ngramHits),
+            )) same.merge(what, if (equal) 1 else 0, Int::plus)
+            overheads += made.overheadMilliseconds
         }
         val sha256 = MessageDigest.getInstance("SHA-256").digest(pairing.cache.toBytes())
-        assertEquals(way.cacheSha256, sha256.joinToString("") { "%02x".format(it) })
-        println("$way: ${"%.3f".format(overhead / rounds)} ms of Kotlin a round")
+        val ngrams = way.cacheSha256 == sha256.toHex()
+        val millis = "%.3f".format(overheads.sorted()[overheads.size / 2])
+        println("$way: of ${way.answers.size} answers the same $same, n-grams ${if (ngrams) "the same" else "others"}, " +
+            "$millis ms of Kotlin a round")
         listOf(pairing, drafter, target).forEach(AutoCloseable::close)
+        assertTrue(ngrams && same.values.all { it == way.answers.size }) { "$way: $same" }
     }
 
     @Test
@@ -97,7 +103,7 @@ class AnswersTest {
         val models = Fixtures.realModels()
         runBlocking {
             val options = EngineOptions(
-                Fixtures.operators, contextLength = 1024, state = state, adapter = "test",
+                Fixtures.operators, contextLength = 1024, threads = 1, state = state, adapter = "test",
             )
             val engine = Engine.open(models.resolve("target"), models.resolve("drafter"), options)
             for ((i, text) in prompts.take(6).withIndex()) {
@@ -117,16 +123,6 @@ class AnswersTest {
         assertTrue(Files.walk(state).use { all -> all.anyMatch { "$it".endsWith(".adapter") } })
     }
 
-    @Test
-    fun `models beyond the memory limit are refused in words`() {
-        val models = Fixtures.realModels()
-        val options = EngineOptions(Fixtures.operators, memoryLimit = 50_000_000)
-        val error = runBlocking {
-            runCatching { Engine.open(models.resolve("target"), models.resolve("drafter"), options) }
-        }.exceptionOrNull()
-        assertTrue(error is NotEnoughMemoryException && "50 MB are allowed" in error.message!!) { "$error" }
-    }
-
     private fun recorded(): Recorded {
         val file = Fixtures.realModels().resolve("answers.json")
         assumeTrue(Files.isRegularFile(file), "record_answers.py has not recorded any")
@@ -135,7 +131,8 @@ class AnswersTest {
 
     private val json = Json { ignoreUnknownKeys = true }
 
-    private fun load(name: String) = LoadedModel.open(
-        Fixtures.realModels().resolve(name), Fixtures.operators, 2, null, CacheMemory.direct, Progress { _, _ -> },
+    private fun load(name: String, threads: Int) = LoadedModel.open(
+        Fixtures.realModels().resolve(name), Fixtures.operators, threads, null, CacheMemory.direct, Progress { _, _ -> },
+        drafts = name == "drafter",
     )
 }

@@ -2,9 +2,12 @@ package org.omnidraft.engine
 
 import java.nio.file.Files
 import java.nio.file.Path
+import kotlin.io.path.copyTo
+import kotlin.io.path.createDirectories
 import kotlin.io.path.isDirectory
 import kotlin.io.path.isRegularFile
-import kotlin.io.path.readText
+import kotlin.io.path.listDirectoryEntries
+import kotlin.io.path.name
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Assumptions.assumeTrue
 
@@ -36,20 +39,12 @@ object Fixtures {
         return folder!!
     }
 
-    /** The instruction sets that kernels choose by: see runtime/processor.py. */
-    fun processor(): List<String> {
-        val info = Path.of("/proc/cpuinfo")
-        if (!info.isRegularFile()) return emptyList()
-        val line = info.readText().lineSequence()
-            .firstOrNull { it.startsWith("flags") || it.startsWith("Features") }
-        val present = line?.substringAfter(':')?.trim()?.split(' ')?.toSet().orEmpty()
-        return FEATURES.filter { it in present }
+    /** A copy of a folder of [models] that may be changed. */
+    fun copy(name: String, into: Path): Path {
+        val folder = into.resolve(name).createDirectories()
+        models.resolve(name).listDirectoryEntries().forEach { it.copyTo(folder.resolve(it.name), overwrite = true) }
+        return folder
     }
-
-    private val FEATURES = (
-        "avx avx2 fma f16c avx_vnni avx512f avx512bw avx512vl avx512_vnni avx512_bf16 amx_int8 asimd " +
-            "asimddp i8mm sve avx512dq avx512_fp16 amx_tile asimdhp bf16 sve2 sme"
-        ).split(' ')
 
     fun folders(parent: Path): List<Path> = Files.list(parent).use { all ->
         all.filter { it.isDirectory() }.sorted().toList()

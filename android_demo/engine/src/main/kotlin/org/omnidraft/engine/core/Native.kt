@@ -1,6 +1,7 @@
 package org.omnidraft.engine.core
 
 import java.nio.FloatBuffer
+import org.omnidraft.engine.cannotLoad
 
 /**
  * Where the library of the native core is found: by default, by its name `omnidraft_jni` where the
@@ -17,7 +18,8 @@ object CoreLibrary {
      * Load the library from a file, which comes before the system property.
      *
      * @param path absolute.
-     * @throws UnsatisfiedLinkError it is no library of this version, or another one is in use.
+     * @throws UnsatisfiedLinkError it is no library of this version, or another one is in use. The
+     *   process cannot load one any more.
      */
     fun load(path: String) {
         synchronized(this) {
@@ -28,6 +30,17 @@ object CoreLibrary {
             }
         }
         Native.samplingCheck(0.0, 0, 1.0, 0.0, 1.0)
+    }
+
+    /**
+     * Load the library now, rather than at the first use.
+     *
+     * @throws org.omnidraft.engine.OmniDraftException it cannot be loaded.
+     */
+    fun load() = try {
+        Native.samplingCheck(0.0, 0, 1.0, 0.0, 1.0)
+    } catch (error: LinkageError) {
+        throw cannotLoad("The library of OmniDraft's core", error)
     }
 
     internal fun find() {

@@ -11,6 +11,7 @@ import org.omnidraft.engine.core.Origin
 import org.omnidraft.engine.core.Pass
 import org.omnidraft.engine.core.Sampling
 import org.omnidraft.engine.core.Speculation
+import org.omnidraft.engine.core.Verdict
 import org.omnidraft.engine.core.Verification
 import org.omnidraft.engine.models.CausalModel
 
@@ -20,8 +21,18 @@ private const val PROMPT_CHUNK = 256
 /** Why an answer ended. */
 enum class FinishReason { STOP, LENGTH, CANCELLED }
 
-/** A drafter and what it drafts by; see [Speculation]. */
-class Drafting(val model: CausalModel, val speculation: Speculation)
+/**
+ * A drafter and what it drafts by.
+ *
+ * @param speculation of this model: its length, and what its KV cache holds now or nothing.
+ * @param scorer of chains, from the drafter's largest probability, how likely the token drawn last is
+ *   to be accepted, as the policy is told; null: as likely as that probability.
+ */
+class Drafting(
+    val model: CausalModel,
+    val speculation: Speculation,
+    val scorer: ((Double) -> Double)? = null,
+)
 
 /** Tokens of one round. */
 class Round(val tokens: IntArray, val origins: List<Origin>)
@@ -35,11 +46,14 @@ class Round(val tokens: IntArray, val origins: List<Origin>)
  *
  * One pass of the target scores the last token and everything proposed after it. What a round drafts
  * and which tokens stand is decided by the native core. The tokens are those of plain decoding,
- * whatever is drafted: the likeliest, or those that belong to the seed.
+ * whatever is drafted: the likeliest, or those that belong to the seed. Where the drafter fails, the
+ * answer goes on without it.
  *
  * @param keep begin with what the target's KV cache holds of the prompt. A batch-invariant target
  *   gives the same answer, bit for bit.
  * @param observer shown every round with a drafter once it is settled.
+ * @param verification of chains that are sampled: EXACT or PAPER in place of the tokens that belong to
+ *   the seed.
  */
 class SpeculativeDecoder(
     private val target: CausalModel,
@@ -48,6 +62,7 @@ class SpeculativeDecoder(
     private val seed: Long = 0,
     private val keep: Boolean = true,
     private val observer: ((Generation) -> Unit)? = null,
+    private val verification: Verification = Verification.FOLLOW,
 ) {
     /** Of the last generation. */
     var statistics = Statistics()
@@ -64,11 +79,13 @@ class SpeculativeDecoder(
     /**
      * Make an answer, an end-of-text token included; [emit] is given each round's tokens.
      *
-     * An exception of [emit] ends the answer, and both models can be used again.
+     * An exception of [emit] ends the answer. However it ends, both models can be used again.
      *
      * @param prompt at least one target token.
      * @param ends end-of-text tokens.
      * @param cancelled asked before every pass; true ends the answer.
+     * @param stops asked of each token that is no end-of-text token, in order and before it is
+     *   emitted, whether the answer ends with it.
      * @throws ContextOverflowException the prompt does not fit the target's context.
      * @throws OmniDraftException the prompt is empty, or the target's logits are not numbers.
      */
@@ -77,6 +94,7 @@ class SpeculativeDecoder(
         maxNewTokens: Int,
         ends: Set<Int> = emptySet(),
         cancelled: () -> Boolean = { false },
+        stops: (Int) -> Boolean = { false },
         emit: (Round) -> Unit,
     ) {
         if (prompt.isEmpty()) throw OmniDraftException("The prompt holds no tokens. Give it some text.")
@@ -86,14 +104,26 @@ class SpeculativeDecoder(
         drafterFailure = null
         drafting?.model?.truncate(drafting.speculation.held.size)
         val generation = Generation(
-            target.vocabSize, sampling, Verification.FOLLOW, seed, ends.toIntArray(), drafting?.speculation,
+            target.vocabSize, sampling,
+            if (sampling.greedy) Verification.FOLLOW else verification,
+            seed, ends.toIntArray(), drafting?.speculation,
         )
         try {
-            if (read(generation, prompt, cancelled)) rounds(generation, maxNewTokens, cancelled, emit)
+            if (read(generation, prompt, cancelled)) {
+                rounds(generation, maxNewTokens, Asked(cancelled, stops, emit))
+            }
         } finally {
             generation.close()
+            // A round that did not end may have left its tree.
+            target.dropTree()
+            if (drafterFailure == null) drafting?.model?.dropTree()
         }
     }
+
+    /** What the caller is asked and given. */
+    private class Asked(
+        val cancelled: () -> Boolean, val stops: (Int) -> Boolean, val emit: (Round) -> Unit,
+    )
 
     private fun checkPrompt(size: Int) {
         val excess = size - target.maxLength + 1
@@ -127,50 +157,48 @@ class SpeculativeDecoder(
     private fun isCancelled(cancelled: () -> Boolean): Boolean =
         cancelled().also { if (it) finishReason = FinishReason.CANCELLED }
 
-    private fun rounds(
-        generation: Generation, maxNewTokens: Int, cancelled: () -> Boolean, emit: (Round) -> Unit,
-    ) {
+    private fun rounds(generation: Generation, maxNewTokens: Int, asked: Asked) {
         val began = now()
         while (statistics.tokens < maxNewTokens) {
             val room = min(maxNewTokens - statistics.tokens, target.maxLength - target.length) - 1
-            if (room < 0 || isCancelled(cancelled)) return
-            val ended = round(generation, room, emit = { round ->
-                statistics.seconds = now() - began
-                emit(round)
-            }, cancelled)
-            if (ended) finishReason = FinishReason.STOP
-            if (ended || finishReason == FinishReason.CANCELLED) return
+            if (room < 0 || isCancelled(asked.cancelled)) return
+            val verdict = round(generation, room, asked) ?: return
+            statistics.seconds = now() - began
+            if (drafting != null) observer?.invoke(generation)
+            asked.emit(Round(verdict.tokens, verdict.origins))
+            if (finishReason == FinishReason.STOP) return
         }
     }
 
-    /** One round; whether the answer ends with it. */
-    private fun round(
-        generation: Generation, room: Int, emit: (Round) -> Unit, cancelled: () -> Boolean,
-    ): Boolean {
+    /** What one round made; null: it was cancelled. */
+    private fun round(generation: Generation, room: Int, asked: Asked): Verdict? {
         var more = generation.begin(room, target.length, target.maxLength)
         while (more) {
-            more = try {
-                draft(generation)
-            } catch (error: Exception) {
-                drafterFailure = error.message ?: error.javaClass.simpleName
-                generation.fail()
-                false
-            }
+            if (isCancelled(asked.cancelled)) return null
+            more = trying(generation, otherwise = false) { draft(generation) }
         }
         val scoring = generation.score()
-        if (isCancelled(cancelled)) return false
+        if (isCancelled(asked.cancelled)) return null
         val before = now()
         val logits = target.run(scoring)
         val after = now()
-        val verdict = try {
+        val verified: Double
+        var verdict = try {
             generation.scored(logits)
         } catch (error: CoreException) {
             throw OmniDraftException("${error.message}. The target's files may be damaged.", error)
+        } finally {
+            verified = now()
         }
-        val verified = now()
+        val open = verdict.tokens.size - if (verdict.ended) 1 else 0
+        val end = (0 until open).firstOrNull { asked.stops(verdict.tokens[it]) }
+        if (end != null) verdict = generation.endAt(end)
+        if (verdict.ended || end != null) finishReason = FinishReason.STOP
         val settled = generation.settle(after - before, verified - after)
         target.leave(settled.target)
-        if (drafterFailure == null) drafting?.model?.leave(settled.drafter)
+        if (drafterFailure == null && drafting != null) {
+            trying(generation, Unit) { drafting.model.leave(settled.drafter) }
+        }
         with(statistics) {
             rounds += 1
             tokens += verdict.tokens.size
@@ -183,9 +211,16 @@ class SpeculativeDecoder(
             targetSeconds += after - before
             coreSeconds += verified - after
         }
-        if (drafting != null) observer?.invoke(generation)
-        emit(Round(verdict.tokens, verdict.origins))
-        return verdict.ended
+        return verdict
+    }
+
+    /** Do something with the drafter, which may fail: engines' errors share no narrower class. */
+    private fun <T> trying(generation: Generation, otherwise: T, work: () -> T): T = try {
+        work()
+    } catch (error: Exception) {
+        drafterFailure = error.message ?: error.javaClass.simpleName
+        generation.fail()
+        otherwise
     }
 
     /** A pass of the drafter; whether it is to run again. */
@@ -195,6 +230,7 @@ class SpeculativeDecoder(
         val logits = model.run(generation.pass())
         val after = now()
         generation.drafted(logits, after - before)
+        drafting.scorer?.let { if (generation.drew) generation.scoreAs(it(generation.confidence)) }
         statistics.draftSeconds += after - before
         statistics.coreSeconds += now() - after
         return generation.draftOn()
@@ -207,6 +243,8 @@ private fun CausalModel.run(pass: Pass): FloatBuffer {
     if (length != pass.held) truncate(pass.held)
     return forward(pass.tokens, pass.rows)
 }
+
+private fun CausalModel.dropTree() = truncate(held.size)
 
 private fun CausalModel.leave(kept: Kept) = when (kept) {
     is Kept.All -> Unit

@@ -1,5 +1,6 @@
 package org.omnidraft.engine.files
 
+import java.nio.ByteBuffer
 import java.nio.file.Files
 import java.nio.file.Path
 import kotlinx.serialization.SerialName
@@ -102,6 +103,25 @@ data class Manifest(
                     error,
                 )
             }
+        }
+
+        /**
+         * Replace what a folder's manifest says of batch invariance; all else stays as it is.
+         *
+         * @throws OmniDraftException the manifest cannot be read or written; it stays as it was.
+         */
+        internal fun keepInvariance(folder: Path, report: JsonObject) {
+            load(folder)
+            val path = folder.resolve(MANIFEST_FILE)
+            val values = reading(path) { Json.parseObject(readBounded(path, LARGEST_JSON))!! }
+            val content = writer.encodeToString(JsonObject(values + ("invariance" to report)))
+            replaceFile(path, ByteBuffer.wrap((content + "\n").encodeToByteArray()))
+        }
+
+        // A difference may be infinite: something was not a number.
+        private val writer = Json {
+            prettyPrint = true
+            allowSpecialFloatingPointValues = true
         }
 
         private fun checkVersion(path: Path, version: String?) {

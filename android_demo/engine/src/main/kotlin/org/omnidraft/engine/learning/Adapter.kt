@@ -44,9 +44,12 @@ data class AdapterMetadata(
 ) {
     /** What no program writes. */
     internal fun check() {
-        for (key in listOf(drafter, target)) require(SHA256.matches(key.sha256)) { "'${key.sha256.take(80)}' is no sha256" }
+        for (key in listOf(drafter, target)) {
+            require(SHA256.matches(key.sha256)) { "'${key.sha256.take(80)}' is no sha256" }
+        }
         for (time in listOf(created, updated)) {
-            require(runCatching { OffsetDateTime.parse(time).year in 1970..9998 }.getOrDefault(false)) { "'${time.take(60)}' is no moment" }
+            val year = runCatching { OffsetDateTime.parse(time).year }.getOrDefault(0)
+            require(year in 1970..9998) { "'${time.take(60)}' is no moment" }
         }
         require(prompts >= 0 && updates >= 0 && rank >= 0) { "a count is negative" }
     }

@@ -18,6 +18,7 @@ import org.omnidraft.engine.files.reading
 import org.omnidraft.engine.files.replaceFile
 import org.omnidraft.engine.models.LoraWeights
 import org.omnidraft.engine.models.Matrix
+import org.omnidraft.engine.window
 
 /**
  * An adapter as one file, which OmniDraft's Python reads and writes too.
@@ -97,7 +98,9 @@ object AdapterFile {
             try {
                 SafetensorsFile(path).use { file ->
                     val (metadata, checksums) = header(path, file.metadata)
-                    if (file.names != checksums.keys) throw damaged(path, "its list of tensors is not the one that was written")
+                    if (file.names != checksums.keys) {
+                        throw damaged(path, "its list of tensors is not the one that was written")
+                    }
                     block(file, metadata, checksums)
                 }
             } catch (error: IllegalArgumentException) { // of which SerializationException is one
@@ -111,7 +114,8 @@ object AdapterFile {
         val sums = header[CHECKSUMS]
         if (text == null || sums == null) throw DamagedFileException("$path is no adapter of omnidraft.")
         if (header[HEADER_CHECKSUM] != crc(text + sums)) throw damaged(path, "its metadata fail their checksum")
-        val values = Json.parseObject(text.encodeToByteArray()) ?: throw SerializationException("its metadata are no object")
+        val values = Json.parseObject(text.encodeToByteArray())
+            ?: throw SerializationException("its metadata are no object")
         val version = values["schema_version"]?.jsonPrimitive?.long ?: 0
         if (version > ADAPTER_SCHEMA_VERSION) {
             throw OmniDraftException(
@@ -150,7 +154,7 @@ object AdapterFile {
         val shape = array.shape.joinToString(", ", "(", if (array.shape.size == 1) ",)" else ")")
         val crc = CRC32()
         crc.update("$name ${array.numpy} $shape".encodeToByteArray())
-        crc.update(array.bytes.duplicate().also { it.position(0) })
+        crc.update(array.bytes.duplicate().window(0, array.bytes.limit()))
         return crc.value
     }
 

@@ -11,13 +11,11 @@ interface LearningStep {
      * Compute losses and gradients.
      *
      * @param lora every factor of [loraSizes], of any rank.
+     * @param stop ends it from another thread, with an exception here.
      * @throws Exception [stop], or whatever went wrong.
      */
-    fun run(batch: TrainingBatch, lora: LoraWeights): TrainingResult
+    fun run(batch: TrainingBatch, lora: LoraWeights, stop: Stop = Stop()): TrainingResult
 
     /** The drafter's likeliest token of each row, `[R]`, and nothing else; see [run]. */
-    fun best(batch: TrainingBatch, lora: LoraWeights): IntArray
-
-    /** End what another thread computes, with an exception there. */
-    fun stop()
+    fun best(batch: TrainingBatch, lora: LoraWeights, stop: Stop = Stop()): IntArray
 }

@@ -158,8 +158,6 @@ class OnlineTrainer(
         optimizer.steps = done.steps
     }
 
-    override fun interrupt() = step.stop()
-
     override fun spent(seconds: Double) {
         done.seconds += seconds
     }
@@ -179,7 +177,7 @@ class OnlineTrainer(
         val tried = optimizer.steps > 0
         val defended = used
         for (batch in batches(item, plain)) {
-            val result = compute { step.run(batch.training, candidate) }
+            val result = compute { stop -> step.run(batch.training, candidate, stop) }
             total.add(result.gradients)
             rows += batch.training.rows.size
             if (!(tried || defended) || batch.answer.isEmpty()) continue
@@ -211,7 +209,7 @@ class OnlineTrainer(
         val training = batch.training
         val rows = IntArray(batch.answerRows.size) { training.rows[batch.answerRows[it]] }
         val test = TrainingBatch(training.tokens, rows, training.positions, training.mask)
-        return same(compute { step.best(test, weights) }, batch.answer)
+        return same(compute { stop -> step.best(test, weights, stop) }, batch.answer)
     }
 
     private fun update() {

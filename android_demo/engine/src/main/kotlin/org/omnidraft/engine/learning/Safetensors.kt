@@ -15,6 +15,7 @@ import kotlinx.serialization.json.jsonArray
 import kotlinx.serialization.json.jsonObject
 import kotlinx.serialization.json.jsonPrimitive
 import kotlinx.serialization.json.long
+import org.omnidraft.engine.window
 
 /**
  * An array of numbers as safetensors files hold it.
@@ -25,7 +26,8 @@ import kotlinx.serialization.json.long
 class NumberArray(val dtype: String, val shape: List<Int>, val bytes: ByteBuffer) {
     init {
         val size = DTYPES[dtype]?.first ?: throw IllegalArgumentException("the type '$dtype' is not known")
-        require(shape.all { it >= 0 } && shape.fold(size.toLong()) { all, n -> Math.multiplyExact(all, n.toLong()) } == bytes.limit().toLong()) {
+        val expected = shape.fold(size.toLong()) { all, n -> Math.multiplyExact(all, n.toLong()) }
+        require(shape.all { it >= 0 } && expected == bytes.limit().toLong()) {
             "${bytes.limit()} bytes for $dtype $shape"
         }
     }
@@ -83,9 +85,8 @@ internal fun safetensors(tensors: Map<String, NumberArray>, metadata: Map<String
     val header = text + ByteArray((8 - text.size % 8) % 8) { ' '.code.toByte() }
     val content = ByteBuffer.allocate(Math.toIntExact(8 + header.size + end)).order(ByteOrder.LITTLE_ENDIAN)
     content.putLong(header.size.toLong()).put(header)
-    for ((_, array) in order) content.put(array.bytes.duplicate().also { it.position(0) })
-    content.flip()
-    return content
+    for ((_, array) in order) content.put(array.bytes.duplicate().window(0, array.bytes.limit()))
+    return content.window(0, content.position())
 }
 
 /**
@@ -127,7 +128,8 @@ internal class SafetensorsFile(path: Path) : AutoCloseable {
         val (from, to) = offsets(entries.getValue(name))
         val entry = entries.getValue(name)
         val shape = entry.getValue("shape").jsonArray.map { it.jsonPrimitive.int }
-        NumberArray(entry.getValue("dtype").jsonPrimitive.content, shape, bytes(start + from, Math.toIntExact(to - from)))
+        val dtype = entry.getValue("dtype").jsonPrimitive.content
+        NumberArray(dtype, shape, bytes(start + from, Math.toIntExact(to - from)))
     } catch (error: RuntimeException) {
         throw SerializationException("$name is not what it seems to be: ${error.message}", error)
     }
@@ -155,8 +157,7 @@ internal class SafetensorsFile(path: Path) : AutoCloseable {
         while (buffer.hasRemaining()) {
             if (channel.read(buffer, at + buffer.position()) < 0) fail("it ends too soon")
         }
-        buffer.flip()
-        return buffer
+        return buffer.window(0, count)
     }
 
     private fun fail(what: String): Nothing = throw SerializationException(what)

@@ -46,7 +46,7 @@ class TrainingResult(
  * `--train-step`.
  *
  * Losses are sums over rows and chunks: gradients of several batches may be added up. One instance
- * serves one thread; [stop] may come from any.
+ * serves one thread.
  *
  * @param path `training.onnx`, or the folder that holds it.
  * @param operators see [org.omnidraft.engine.models.OnnxModel].
@@ -57,8 +57,6 @@ class TrainingResult(
 class TrainingStep(path: Path, operators: String, threads: Int = 2) :
     LearningStep, AutoCloseable {
     private val session: OnnxSession
-    private val lock = Any()
-    private var running: OrtSession.RunOptions? = null
 
     /** Number of draft tokens. */
     val vocabSize: Int
@@ -96,8 +94,8 @@ class TrainingStep(path: Path, operators: String, threads: Int = 2) :
      * @throws IllegalArgumentException the batch contradicts itself or the vocabulary.
      * @throws OmniDraftException the LoRA does not fit the drafter, the engine failed, or [stop].
      */
-    override fun run(batch: TrainingBatch, lora: LoraWeights): TrainingResult =
-        compute(batch, lora, session.outputs.keys) { output ->
+    override fun run(batch: TrainingBatch, lora: LoraWeights, stop: Stop): TrainingResult =
+        compute(batch, lora, session.outputs.keys, stop) { output ->
             fun one(name: String) = output(name).floatBuffer.get(0)
             fun several(name: String) = floats(output(name))
             TrainingResult(
@@ -112,16 +110,12 @@ class TrainingStep(path: Path, operators: String, threads: Int = 2) :
      *
      * @throws OmniDraftException see [run].
      */
-    override fun best(batch: TrainingBatch, lora: LoraWeights): IntArray =
-        compute(batch, lora, setOf("best")) { output -> ints(output("best")) }
-
-    /** End the step that another thread is in, with an exception there. */
-    override fun stop() {
-        synchronized(lock) { running?.setTerminate(true) }
-    }
+    override fun best(batch: TrainingBatch, lora: LoraWeights, stop: Stop): IntArray =
+        compute(batch, lora, setOf("best"), stop) { output -> ints(output("best")) }
 
     private fun <T> compute(
-        batch: TrainingBatch, lora: LoraWeights, wanted: Set<String>, read: ((String) -> OnnxTensor) -> T,
+        batch: TrainingBatch, lora: LoraWeights, wanted: Set<String>, stop: Stop,
+        read: ((String) -> OnnxTensor) -> T,
     ): T {
         checkAdapter(lora, loraSizes)
         (loraSizes.keys - lora.keys).minOrNull()?.let {
@@ -129,15 +123,12 @@ class TrainingStep(path: Path, operators: String, threads: Int = 2) :
         }
         val given = HashMap<String, OnnxTensor>()
         val options = OrtSession.RunOptions()
-        synchronized(lock) { running = options }
         try {
             for ((name, input) in batch.inputs(vocabSize)) given[name] = tensor(input)
             for ((name, matrix) in lora) given[name] = tensor(matrix)
-            return session.run(given, wanted, run = options).use { result ->
-                read { name -> result.get(name).get() as OnnxTensor }
-            }
+            val result = stop.ends({ options.setTerminate(true) }) { session.run(given, wanted, run = options) }
+            return result.use { read { name -> it.get(name).get() as OnnxTensor } }
         } finally {
-            synchronized(lock) { running = null }
             given.values.forEach { it.close() }
             options.close()
         }

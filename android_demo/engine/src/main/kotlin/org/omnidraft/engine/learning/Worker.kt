@@ -24,8 +24,7 @@ abstract class Worker<T>(private val budget: Double) : AutoCloseable {
     private val changed = lock.newCondition()
     private val queue = ArrayDeque<T>()
     private var worker: Thread? = null
-    private var running = false // a piece of work is, and [ended] says whether it was told to end
-    private var ended = false
+    private var running: Stop? = null // of the piece of work that runs
     private var error: Throwable? = null
     private var busy = false
     private var paused = false
@@ -33,9 +32,6 @@ abstract class Worker<T>(private val budget: Double) : AutoCloseable {
 
     /** Do what an item asks for. */
     protected abstract fun work(item: T)
-
-    /** End the piece of work that runs on the thread, with an exception there. */
-    protected abstract fun interrupt()
 
     /** A piece of work has taken so long; called with the lock held. */
     protected abstract fun spent(seconds: Double)
@@ -70,9 +66,11 @@ abstract class Worker<T>(private val budget: Double) : AutoCloseable {
     }
 
     /** Compute nothing until [resume]: a prompt is being read. What runs begins anew. */
-    fun pause() = lock.withLock {
-        paused = true
-        endRunning()
+    fun pause() {
+        lock.withLock {
+            paused = true
+            running?.now()
+        }
     }
 
     /** Go on after [pause]. */
@@ -102,7 +100,7 @@ abstract class Worker<T>(private val budget: Double) : AutoCloseable {
     override fun close() {
         lock.withLock {
             closing = true
-            endRunning()
+            running?.now()
             changed.signalAll()
         }
         worker?.join()
@@ -113,37 +111,31 @@ abstract class Worker<T>(private val budget: Double) : AutoCloseable {
     /**
      * Run a piece of work when that is allowed, and rest afterwards as the budget demands.
      *
-     * @param call may run twice, for [interrupt] ends it.
+     * @param call may run twice: what it is given ends it with an exception.
      */
-    protected fun <R> compute(call: () -> R): R {
+    protected fun <R> compute(call: (Stop) -> R): R {
         while (true) {
+            val stop = Stop()
             lock.withLock {
                 while (paused && !closing) changed.await()
                 if (closing) throw ClosedException()
-                running = true
-                ended = false
+                running = stop
             }
             val started = System.nanoTime()
             val result = try {
-                call()
+                call(stop)
             } catch (error: Exception) {
-                if (lock.withLock { ended }) continue
+                if (stop.told) continue
                 throw error
             } finally {
                 lock.withLock {
-                    running = false
+                    running = null
                     spent((System.nanoTime() - started) / 1e9)
                 }
             }
             if (budget < 1) rest((System.nanoTime() - started) * (1 / budget - 1))
             return result
         }
-    }
-
-    private fun endRunning() {
-        if (!running) return
-        ended = true
-        interrupt()
     }
 
     private fun rest(nanoseconds: Double) = lock.withLock {

@@ -3,6 +3,7 @@ package org.omnidraft.engine.models
 import java.nio.ByteBuffer
 import java.nio.ByteOrder
 import org.omnidraft.engine.NotEnoughMemoryException
+import org.omnidraft.engine.window
 
 /**
  * Where the memory of KV caches comes from.
@@ -52,11 +53,8 @@ internal fun CacheMemory.buffers(count: Int, bytes: Long, tokens: Int): List<Byt
 }
 
 /** The bytes from [start] on, in the machine's order. */
-internal fun ByteBuffer.part(start: Long, bytes: Long): ByteBuffer {
-    val view = duplicate()
-    view.limit((start + bytes).toInt()).position(start.toInt())
-    return view.slice().order(ByteOrder.nativeOrder())
-}
+internal fun ByteBuffer.part(start: Long, bytes: Long): ByteBuffer =
+    duplicate().window(start.toInt(), (start + bytes).toInt()).slice().order(ByteOrder.nativeOrder())
 
 internal fun directBytes(bytes: Int): ByteBuffer =
     ByteBuffer.allocateDirect(bytes).order(ByteOrder.nativeOrder())

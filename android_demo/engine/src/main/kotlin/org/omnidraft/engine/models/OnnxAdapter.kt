@@ -11,6 +11,7 @@ import org.omnidraft.engine.ModelNotFoundException
 import org.omnidraft.engine.files.readBounded
 import org.omnidraft.engine.files.reading
 import org.omnidraft.engine.files.replaceFile
+import org.omnidraft.engine.window
 
 private const val FORMAT_VERSION = 1
 private const val FLOAT = 1
@@ -125,8 +126,8 @@ private class Parameter(private val buffer: ByteBuffer, place: Int) : Fields(buf
         val (rows, columns) = List(2) { Math.toIntExact(buffer.getLong(__vector(sizes) + 8 * it)) }
         val data = field(3) - bb_pos
         require(__vector_len(data).toLong() == 4L * rows * columns) { "$name is not as long as its sizes say" }
-        val floats = buffer.duplicate().order(ByteOrder.LITTLE_ENDIAN)
-        floats.position(__vector(data))
+        val start = __vector(data)
+        val floats = buffer.duplicate().window(start, start + __vector_len(data)).order(ByteOrder.LITTLE_ENDIAN)
         return name to Matrix(rows, columns, FloatArray(rows * columns).also { floats.asFloatBuffer().get(it) })
     }
 }

@@ -28,6 +28,9 @@ class OnnxDescription internal constructor(
     val fileBytes: Long,
     val kvBytesPerToken: Long,
 ) {
+    /** How many of [wanted] threads may work on a pass. */
+    internal fun threads(wanted: Int): Int = minOf(wanted, maxThreads ?: wanted)
+
     companion object {
         private const val GRAPH_FILE = "model.onnx"
 

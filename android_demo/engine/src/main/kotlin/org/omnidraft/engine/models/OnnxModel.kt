@@ -8,9 +8,13 @@ import java.nio.FloatBuffer
 import java.nio.LongBuffer
 import org.omnidraft.engine.DamagedFileException
 import org.omnidraft.engine.OmniDraftException
+import org.omnidraft.engine.window
 
 /** Longer passes are cut, which bounds the memory of one. */
 internal const val MAX_PASS = 256
+
+/** Longest text that a drafter keeps, in tokens: the recent part of a longer one. */
+internal const val DRAFTER_CONTEXT = 8192
 
 // Paths in a tree are padded to a multiple of so many slots: ONNX Runtime plans each shape anew.
 private const val DEPTH_STEP = 8
@@ -42,14 +46,14 @@ class OnnxModel(
 ) : AdaptiveModel {
     override val vocabSize = description.vocabSize
     /** How many threads work on a pass. */
-    val threads = minOf(threads, description.maxThreads ?: threads)
+    val threads = description.threads(threads)
     /** Longest sequence the model was made for, in tokens; [maxLength] may be less. */
     val ownLength = description.contextLength
     /**
      * Tokens that a pass takes at least, the last one being repeated. Where a kernel treats a lone
      * row differently from the rows of any larger pass, two make the model batch-invariant.
      */
-    var leastPass = 0
+    var leastPass = 1
 
     private val loraSizes = description.loraSizes
     private val session = OnnxSession(description.graph, operators, passOptions(this.threads))
@@ -232,10 +236,6 @@ class OnnxModel(
         inputs.filterKeys { !it.startsWith("past.") }.values.forEach { it.close() }
         cache.close()
     }
-
-    private companion object {
-        const val DRAFTER_CONTEXT = 8192
-    }
 }
 
 /** int64 numbers that are written before a pass. */
@@ -248,8 +248,7 @@ private class LongInput(val size: Int) {
 
     /** A tensor over the first numbers. */
     fun tensor(vararg shape: Int): OnnxTensor {
-        val view = buffer.duplicate()
-        view.limit(shape.reduce(Int::times))
+        val view = buffer.duplicate().window(0, shape.reduce(Int::times))
         return OnnxTensor.createTensor(environment, view, LongArray(shape.size) { shape[it].toLong() })
     }
 }

@@ -11,11 +11,20 @@ import java.nio.file.Path
 import org.omnidraft.engine.DamagedFileException
 import org.omnidraft.engine.NotEnoughMemoryException
 import org.omnidraft.engine.OmniDraftException
+import org.omnidraft.engine.cannotLoad
 
-/** ONNX Runtime's environment, which tells nobody what is run. */
+/**
+ * ONNX Runtime's environment, which tells nobody what is run.
+ *
+ * @throws OmniDraftException its library cannot be loaded.
+ */
 internal val environment: OrtEnvironment by lazy {
-    OrtEnvironment.getEnvironment(OrtLoggingLevel.ORT_LOGGING_LEVEL_ERROR)
-        .also { it.setTelemetry(false) }
+    try {
+        OrtEnvironment.getEnvironment(OrtLoggingLevel.ORT_LOGGING_LEVEL_ERROR)
+            .also { it.setTelemetry(false) }
+    } catch (error: LinkageError) {
+        throw cannotLoad("ONNX Runtime's library", error)
+    }
 }
 
 /**

@@ -349,7 +349,7 @@ private fun integer(value: JsonElement?): Int? =
 
 private fun boolean(value: JsonElement?): Boolean? = when {
     value == null -> null
-    value is JsonPrimitive && !value.isString -> value.content != "false" && value.content != "null" && value.content != "0"
+    value is JsonPrimitive && !value.isString -> value.content !in setOf("false", "null", "0")
     else -> true
 }
 

@@ -3,7 +3,7 @@ package org.omnidraft.engine.text
 import ai.djl.huggingface.tokenizers.jni.LibUtils
 import ai.djl.huggingface.tokenizers.jni.TokenizersLibrary
 import org.omnidraft.engine.DamagedFileException
-import org.omnidraft.engine.OmniDraftException
+import org.omnidraft.engine.cannotLoad
 
 /**
  * Hugging Face's tokenizers library, by DJL's binding of it.
@@ -55,11 +55,7 @@ internal class TokenizerLibrary(
                 LibUtils.checkStatus() // it loads the native library
                 TokenizersLibrary.LIB
             } catch (error: Throwable) { // an EngineException or a LinkageError, by the system
-                throw OmniDraftException(
-                    "The library of tokenizers cannot be loaded: ${error.message}. Install the app " +
-                        "for this device's kind of processor.",
-                    error,
-                )
+                throw cannotLoad("The library of tokenizers", error)
             }
         }
         const val OFFLINE = "ai.djl.offline"

@@ -122,7 +122,7 @@ class ToyStep : LearningStep {
     var slope = 0.0
     var scale = 1.0
 
-    override fun run(batch: TrainingBatch, lora: LoraWeights): TrainingResult {
+    override fun run(batch: TrainingBatch, lora: LoraWeights, stop: Stop): TrainingResult {
         val weight = (batch.labelWeight!!.sum() * scale).toFloat()
         val gradients = lora.mapValues { (_, w) ->
             Matrix(w.rows, w.columns, FloatArray(w.values.size) { weight * (w.values[it] - 1f) })
@@ -133,7 +133,7 @@ class ToyStep : LearningStep {
         )
     }
 
-    override fun best(batch: TrainingBatch, lora: LoraWeights): IntArray {
+    override fun best(batch: TrainingBatch, lora: LoraWeights, stop: Stop): IntArray {
         val bound = 0.5 + slope * lora.getValue("lora.0.q.B").values.sumOf { it.toDouble() } / 4
         return IntArray(batch.rows.size) {
             val token = batch.tokens[batch.rows[it]]
@@ -141,8 +141,6 @@ class ToyStep : LearningStep {
             if (place < bound) RecordedLearning.following(token) else -1
         }
     }
-
-    override fun stop() = Unit
 }
 
 /** A path of a round as the core shows it, with what learning does not look at left empty. */

@@ -159,4 +159,19 @@ class TrainingStepTest {
             assertTrue(step.run(batch, lora).loss > 0)
         }
     }
+
+    @Test
+    fun `a step that was stopped before it began computes nothing, and the next one does`() {
+        TrainingStep(drafter, Fixtures.operators).use { step ->
+            val lora = RecordedPasses.adapter(step.loraSizes, 2, 0)
+            val batch = TrainingBatch(intArrayOf(1, 2), intArrayOf(0), label = intArrayOf(1), labelWeight = floatArrayOf(1f))
+            val stop = Stop().apply { now() }
+            assertThrows(OmniDraftException::class.java) { step.run(batch, lora, stop) }
+            assertThrows(OmniDraftException::class.java) { step.best(batch, lora, stop) }
+            val late = Stop()
+            val loss = step.run(batch, lora, late).loss
+            late.now()
+            assertEquals(loss, step.run(batch, lora).loss)
+        }
+    }
 }

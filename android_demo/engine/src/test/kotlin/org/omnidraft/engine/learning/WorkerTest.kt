@@ -22,28 +22,30 @@ class WorkerTest {
         override val loraSizes = toy.loraSizes
         @Volatile var held = true
         @Volatile var error: RuntimeException? = null
-        @Volatile private var end = CountDownLatch(1)
+        @Volatile var gap = Semaphore(Int.MAX_VALUE) // between its beginning and when it can be ended
         val began = Semaphore(0)
         val ended = AtomicInteger()
         val priorities = HashSet<Int>()
 
-        override fun run(batch: TrainingBatch, lora: LoraWeights): TrainingResult {
+        override fun run(batch: TrainingBatch, lora: LoraWeights, stop: Stop): TrainingResult {
             priorities += Thread.currentThread().priority
             error?.let { throw it }
             if (held) {
-                end = CountDownLatch(1)
+                val end = CountDownLatch(1)
                 began.release()
-                end.await()
-                ended.incrementAndGet()
+                gap.acquire()
+                try {
+                    stop.ends(end::countDown) { end.await() }
+                } finally {
+                    ended.incrementAndGet()
+                }
                 throw IllegalStateException("stopped")
             }
             began.release()
-            return toy.run(batch, lora)
+            return toy.run(batch, lora, stop)
         }
 
-        override fun best(batch: TrainingBatch, lora: LoraWeights) = toy.best(batch, lora)
-
-        override fun stop() = end.countDown()
+        override fun best(batch: TrainingBatch, lora: LoraWeights, stop: Stop) = toy.best(batch, lora, stop)
     }
 
     private fun prompt(): List<ObservedPrompt> {
@@ -74,6 +76,22 @@ class WorkerTest {
             assertEquals(1, step.ended.get())
             assertEquals(1, trainer.progress.updates)
             assertTrue(step.priorities.all { it < Thread.NORM_PRIORITY })
+        }
+    }
+
+    @Test
+    fun `a pause in the moment before a step begins is not lost`() {
+        val step = HeldStep().apply { gap = Semaphore(0) }
+        trainer(step).use { trainer ->
+            trainer.add(prompt())
+            step.began.acquire()
+            trainer.pause()
+            step.held = false
+            step.gap.release()
+            trainer.resume()
+            trainer.drain()
+            assertEquals(1, step.ended.get())
+            assertEquals(1, trainer.progress.updates)
         }
     }
 

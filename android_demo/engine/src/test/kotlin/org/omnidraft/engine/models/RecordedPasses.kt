@@ -11,7 +11,6 @@ import kotlinx.serialization.SerialName
 import kotlinx.serialization.Serializable
 import kotlinx.serialization.json.Json
 import org.junit.jupiter.api.Assertions.assertEquals
-import org.omnidraft.engine.Fixtures
 import org.omnidraft.engine.files.toHex
 
 /** What record_models.py did with a model, and what came of it. */
@@ -42,7 +41,7 @@ class RecordedPasses(
     )
 
     /** Whether bits must agree: another processor chooses other kernels, another version has other ones. */
-    private val sameBits = processor == Fixtures.processor() && onnxruntime == environment.version
+    private val sameBits = processor == cpuFeatures() && onnxruntime == environment.version
 
     /** Do the same, and compare. */
     fun replay(model: AdaptiveModel, sizes: Map<String, Int>) {

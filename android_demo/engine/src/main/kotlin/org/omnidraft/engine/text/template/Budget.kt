@@ -49,8 +49,11 @@ internal class Budget(given: Any?) {
 
         /** Refuse a width or a count with which a function makes much of nothing. */
         fun width(value: Any?): Int {
-            val width = number(value)?.toLong() ?: throw TemplateException("a width must be a number, not ${typeName(value)}")
-            if (width !in -MOST_WIDTH..MOST_WIDTH) throw TemplateException("it asks for a width of more than $MOST_WIDTH")
+            val width = number(value)?.toLong()
+                ?: throw TemplateException("a width must be a number, not ${typeName(value)}")
+            if (width !in -MOST_WIDTH..MOST_WIDTH) {
+                throw TemplateException("it asks for a width of more than $MOST_WIDTH")
+            }
             return width.toInt()
         }
 

@@ -16,7 +16,8 @@ internal class Filters(private val budget: Budget, private val test: (String, An
             "string" -> text(value, budget)
             "safe" -> value
             "int" -> whole(value, given)
-            "float" -> number(value)?.toDouble() ?: (value as? String)?.trim()?.toDoubleOrNull() ?: given[0, "default", 0.0]
+            "float" -> number(value)?.toDouble() ?: (value as? String)?.trim()?.toDoubleOrNull()
+                ?: given[0, "default", 0.0]
             "abs" -> when (val number = number(value)) {
                 is Long -> Math.abs(number)
                 is Double -> Math.abs(number)
@@ -26,7 +27,7 @@ internal class Filters(private val budget: Budget, private val test: (String, An
             "first" -> items(value).let { if (it.isEmpty()) Undefined("first") else it.first() }
             "last" -> items(value).let { if (it.isEmpty()) Undefined("last") else it.last() }
             "list" -> items(value).toList()
-            "items" -> if (value is Undefined) emptyList() else dict(value).entries.map { PyTuple(listOf(it.key, it.value)) }
+            "items" -> if (value is Undefined) emptyList() else pairs(value)
             "reverse" -> if (value is String) value.reversed() else items(value).reversed()
             "join" -> join(value, given)
             "map" -> items(value).map(mapping(given))
@@ -40,8 +41,7 @@ internal class Filters(private val budget: Budget, private val test: (String, An
             "max" -> items(value).maxWithOrNull { a, b -> compare(a, b, budget) } ?: Undefined("max")
             "sum" -> items(value).map(of(given[0, "attribute"]))
                 .fold(given[1, "start", 0L]) { sum, each -> operate("+", sum, each, budget) }
-            "dictsort" -> dict(value).entries.map { PyTuple(listOf(it.key, it.value)) }
-                .sortedWith { a, b -> compare(folded(a[0]), folded(b[0]), budget) }
+            "dictsort" -> pairs(value).sortedWith { a, b -> compare(folded(a[0]), folded(b[0]), budget) }
             "groupby" -> grouped(items(value), of(given[0, "attribute"]))
             "batch" -> items(value).chunked(maxOf(1, Budget.width(given[0, "linecount"])))
             "attr" -> of(given[0, "name"])(value)
@@ -54,7 +54,8 @@ internal class Filters(private val budget: Budget, private val test: (String, An
         budget.text(value.length)
         return when (name) {
             "trim" -> given[0, "chars"].let { chars ->
-                value.trim { character -> if (chars == null) isPythonSpace(character) else character in text(chars, budget) }
+                val taken = chars?.let { text(it, budget) }
+                value.trim { character -> if (taken == null) isPythonSpace(character) else character in taken }
             }
             "upper" -> value.uppercase()
             "lower" -> value.lowercase()
@@ -89,7 +90,8 @@ internal class Filters(private val budget: Budget, private val test: (String, An
     private fun whole(value: Any?, given: Given): Any? = when (val number = number(value)) {
         is Long -> number
         is Double -> number.toLong()
-        else -> (value as? String)?.trim()?.let { it.toLongOrNull() ?: it.toDoubleOrNull()?.toLong() } ?: given[0, "default", 0L]
+        else -> (value as? String)?.trim()?.let { it.toLongOrNull() ?: it.toDoubleOrNull()?.toLong() }
+            ?: given[0, "default", 0L]
     }
 
     private fun round(value: Any?, given: Given): Double {
@@ -105,8 +107,11 @@ internal class Filters(private val budget: Budget, private val test: (String, An
 
     private fun items(value: Any?): List<Any?> = iterate(value, budget).also { budget.spend(it.size) }
 
-    private fun dict(value: Any?): Map<*, *> =
-        value as? Map<*, *> ?: throw TemplateException("Can only get item pairs from a mapping")
+    private fun pairs(value: Any?): List<PyTuple> {
+        val dict = value as? Map<*, *> ?: throw TemplateException("Can only get item pairs from a mapping")
+        budget.spend(dict.size)
+        return dict.entries.map { PyTuple(listOf(it.key, it.value)) }
+    }
 
     /** What gets an attribute, or items of items by dots between; null: the value itself. */
     private fun of(attribute: Any?): (Any?) -> Any? {
@@ -125,7 +130,8 @@ internal class Filters(private val budget: Budget, private val test: (String, An
     private fun mapping(given: Given): (Any?) -> Any? {
         if ("attribute" in given.named) {
             val get = of(given.named["attribute"])
-            return { value -> get(value).let { if (it is Undefined && "default" in given.named) given.named["default"] else it } }
+            val default = given.named["default"]
+            return { value -> get(value).let { if (it is Undefined && default != null) default else it } }
         }
         val name = given[0, ""] as? String ?: throw TemplateException("map requires a filter argument")
         val rest = Given(given.positional.drop(1), given.named)

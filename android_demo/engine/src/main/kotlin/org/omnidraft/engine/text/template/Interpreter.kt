@@ -88,7 +88,8 @@ internal class Interpreter(private val budget: Budget) {
         }
         val loop = Loop(items, depth, budget) { given ->
             if (!node.recursive) throw TemplateException("the loop is not recursive")
-            deeper { StringBuilder().also { loop(node, iterate(given[0, ""], budget), scope, it, depth + 1) }.toString() }
+            val inner = iterate(given[0, ""], budget)
+            deeper { StringBuilder().also { loop(node, inner, scope, it, depth + 1) }.toString() }
         }
         for (index in items.indices) {
             budget.spend(1)

@@ -65,7 +65,9 @@ internal class JsonWriter(
             '\b' -> out.append("\\b")
             '\u000c' -> out.append("\\f")
             in ' '..'~', '\u007f' -> out.append(character)
-            else -> if (ascii || character < ' ') out.append("\\u").append(hex(character.code, 4)) else out.append(character)
+            else -> {
+                if (ascii || character < ' ') out.append("\\u").append(hex(character.code, 4)) else out.append(character)
+            }
         }
         out.append('"')
     }

@@ -5,7 +5,9 @@ import org.omnidraft.engine.text.isPythonSpace
 /** A template is broken, refuses what it is given, or computes too much. */
 internal class TemplateException(message: String, cause: Throwable? = null) : Exception(message, cause)
 
-internal enum class Kind { DATA, BLOCK_BEGIN, BLOCK_END, VARIABLE_BEGIN, VARIABLE_END, NAME, STRING, INTEGER, FLOAT, OPERATOR, END }
+internal enum class Kind {
+    DATA, BLOCK_BEGIN, BLOCK_END, VARIABLE_BEGIN, VARIABLE_END, NAME, STRING, INTEGER, FLOAT, OPERATOR, END,
+}
 
 /** @property text of strings and data what they say; of others as the template spells them. */
 internal class Token(val kind: Kind, val text: String, val line: Int) {

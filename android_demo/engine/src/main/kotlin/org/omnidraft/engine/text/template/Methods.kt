@@ -31,7 +31,8 @@ internal class Methods(private val budget: Budget) {
         val wanted = given[0, ""]
         if (name == "count") return of.count { same(it, wanted, budget) }.toLong()
         val place = of.indexOfFirst { same(it, wanted, budget) }
-        return if (place >= 0) place.toLong() else throw TemplateException("${text(listOf(wanted), budget)} is not in list")
+        if (place < 0) throw TemplateException("${text(listOf(wanted), budget)} is not in list")
+        return place.toLong()
     }
 
     private fun ofText(of: String, name: String, given: Given): Any? {
@@ -56,15 +57,19 @@ internal class Methods(private val budget: Budget) {
             "removesuffix" -> of.removeSuffix(text(0))
             "find" -> codePoints(of, of.indexOf(part()))
             "rfind" -> codePoints(of, of.lastIndexOf(part()))
-            "index" -> codePoints(of, of.indexOf(part())).also { if (it < 0) throw TemplateException("substring not found") }
-            "rindex" -> codePoints(of, of.lastIndexOf(part())).also { if (it < 0) throw TemplateException("substring not found") }
+            "index" -> found(codePoints(of, of.indexOf(part())))
+            "rindex" -> found(codePoints(of, of.lastIndexOf(part())))
             "count" -> occurrences(of, part()).toLong()
-            "replace" -> replaced(of, text(0, "old"), text(1, "new"), (given[2, "count"] as? Long ?: -1).toInt(), budget)
+            "replace" -> {
+                val most = given[2, "count"] as? Long ?: -1
+                replaced(of, text(0, "old"), text(1, "new"), most.toInt(), budget)
+            }
             "split" -> split(of, given[0, "sep"], given[1, "maxsplit"])
             "rsplit" -> rsplit(of, given[0, "sep"], given[1, "maxsplit"])
             "splitlines" -> lines(of).also { budget.spend(it.size) }
             "partition" -> part().let { at ->
-                if (at !in of) PyTuple(listOf(of, "", "")) else PyTuple(listOf(of.substringBefore(at), at, of.substringAfter(at)))
+                if (at !in of) PyTuple(listOf(of, "", ""))
+                else PyTuple(listOf(of.substringBefore(at), at, of.substringAfter(at)))
             }
             "rpartition" -> part().let { at ->
                 if (at !in of) PyTuple(listOf("", "", of))
@@ -95,11 +100,15 @@ internal class Methods(private val budget: Budget) {
         else -> throw TemplateException("a text or a tuple of texts is expected, not ${typeName(wanted)}")
     }
 
+    private fun found(place: Long): Long =
+        if (place >= 0) place else throw TemplateException("substring not found")
+
     private fun codePoints(of: String, place: Int): Long =
         if (place < 0) -1 else of.codePointCount(0, place).toLong()
 
     private fun split(of: String, separator: Any?, most: Any?): List<String> {
-        val limit = (most as? Long)?.takeIf { it >= 0 }?.coerceAtMost(Int.MAX_VALUE - 1L)?.toInt() ?: (Int.MAX_VALUE - 1)
+        val wanted = (most as? Long)?.takeIf { it >= 0 } ?: Long.MAX_VALUE
+        val limit = wanted.coerceAtMost(Int.MAX_VALUE - 1L).toInt()
         if (separator != null) {
             val at = separator as? String ?: throw TemplateException("must be str or None, not ${typeName(separator)}")
             if (at.isEmpty()) throw TemplateException("empty separator")
@@ -128,7 +137,8 @@ internal class Methods(private val budget: Budget) {
 
     private fun joined(parts: List<Any?>, between: String): String {
         val texts = parts.mapIndexed { i, part ->
-            part as? String ?: throw TemplateException("sequence item $i: expected str instance, ${typeName(part)} found")
+            part as? String
+                ?: throw TemplateException("sequence item $i: expected str instance, ${typeName(part)} found")
         }
         budget.text(texts.sumOf { it.length.toLong() + between.length })
         return texts.joinToString(between)

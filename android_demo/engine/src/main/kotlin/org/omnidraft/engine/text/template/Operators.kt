@@ -91,7 +91,8 @@ internal fun percent(form: String, values: List<Any?>, named: Map<*, *>?, budget
         val mark = form.indexOf('%', at)
         if (mark < 0) break
         out.append(form, at, mark)
-        val found = directive.matchAt(form, mark) ?: throw TemplateException("it formats in a way that is not known here")
+        val found = directive.matchAt(form, mark)
+            ?: throw TemplateException("it formats in a way that is not known here")
         at = found.range.last + 1
         val (key, flags, width, precision, kind) = found.destructured
         if (kind == "%") {

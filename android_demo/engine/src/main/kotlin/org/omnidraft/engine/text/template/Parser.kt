@@ -190,7 +190,10 @@ internal class Parser(source: String) {
             val operator = when {
                 current.kind == Kind.OPERATOR && current.text in COMPARISONS -> take().text
                 skipName("in") -> "in"
-                isName("not") && tokens[at + 1].let { it.kind == Kind.NAME && it.text == "in" } -> "not in".also { at += 2 }
+                isName("not") && tokens[at + 1].let { it.kind == Kind.NAME && it.text == "in" } -> {
+                    at += 2
+                    "not in"
+                }
                 else -> break
             }
             others += operator to sum()

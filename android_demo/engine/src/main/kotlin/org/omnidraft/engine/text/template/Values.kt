@@ -72,7 +72,10 @@ internal fun same(left: Any?, right: Any?, budget: Budget): Boolean {
     val b = number(right)
     return when {
         a != null && b != null -> if (a is Long && b is Long) a == b else a.toDouble() == b.toDouble()
-        left is String && right is String -> left.length == right.length && budget.text(left.length).let { left == right }
+        left is String && right is String -> {
+            budget.text(minOf(left.length, right.length))
+            left == right
+        }
         left is List<*> && right is List<*> ->
             (left is PyTuple) == (right is PyTuple) && left.size == right.size &&
                 left.indices.all { same(left[it], right[it], budget) }
