@@ -42,6 +42,8 @@ import org.omnidraft.engine.text.TextStream
  * How models are opened.
  *
  * @property operators the library of OmniDraft's operators: a path, or on Android its name.
+ * @property npuProvider the library of ONNX Runtime's QNN provider, for drafters that were exported for an
+ *   NPU: a path; null: ONNX Runtime has it in itself, as `onnxruntime-android-qnn` does.
  * @property contextLength longest conversation in tokens; null: the model's own.
  * @property threads that work on a pass.
  * @property memoryLimit bytes that the models may take, see
@@ -54,6 +56,7 @@ import org.omnidraft.engine.text.TextStream
  */
 class EngineOptions(
     val operators: String = "libomnidraft_ops.so",
+    val npuProvider: String? = null,
     val contextLength: Int? = null,
     val threads: Int = 2,
     val memoryLimit: Long? = null,
@@ -321,8 +324,8 @@ class Engine private constructor(
          * device its batch invariance is measured, which takes seconds.
          *
          * @param target folder of a converted model.
-         * @param drafter folder of a bundle that `omnidraft export --backend onnx` wrote; null: answers
-         *   are decoded plainly.
+         * @param drafter folder of a bundle that `omnidraft export` wrote for the backend onnx or qnn; null:
+         *   answers are decoded plainly.
          * @throws OmniDraftException what is wrong with a folder, a library, or the memory, in words.
          */
         suspend fun open(target: Path, drafter: Path?, options: EngineOptions = EngineOptions()): Engine =
@@ -332,7 +335,8 @@ class Engine private constructor(
                 val opened = ArrayList<AutoCloseable>()
                 try {
                     fun load(folder: Path, length: Int?, drafts: Boolean) = LoadedModel.open(
-                        folder, options.operators, options.threads, length, options.memory, options.progress, drafts,
+                        folder, options.operators, options.npuProvider, options.threads, length, options.memory,
+                        options.progress, drafts,
                     ).also(opened::add)
                     val model = load(target, options.contextLength, drafts = false)
                     val draft = drafter?.let { load(it, null, drafts = true) }

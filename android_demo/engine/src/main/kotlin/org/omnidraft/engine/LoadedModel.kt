@@ -6,22 +6,26 @@ import org.omnidraft.engine.core.Vocabulary
 import org.omnidraft.engine.files.MANIFEST_FILE
 import org.omnidraft.engine.files.Progress
 import org.omnidraft.engine.learning.ModelKey
+import org.omnidraft.engine.models.AdaptiveModel
 import org.omnidraft.engine.models.CacheMemory
 import org.omnidraft.engine.models.Invariance
 import org.omnidraft.engine.models.OnnxDescription
 import org.omnidraft.engine.models.OnnxModel
+import org.omnidraft.engine.models.openNpuModel
 import org.omnidraft.engine.text.Tokenizer
 
 /**
  * A model, its tokenizer, and whose it is.
  *
  * @property name of its folder.
+ * @property threads that work on a pass.
  * @property invariance of a converted target, here; null: it is none.
  */
 internal class LoadedModel private constructor(
     val name: String,
     val folder: Path,
-    val model: OnnxModel,
+    val model: AdaptiveModel,
+    val threads: Int,
     val tokenizer: Tokenizer,
     val key: ModelKey,
     val bytes: Long,
@@ -46,6 +50,7 @@ internal class LoadedModel private constructor(
         /**
          * Open the model of a folder whose files are compared with its manifest, checksums included.
          *
+         * @param npuProvider see [openNpuModel].
          * @param drafts it is a drafter, which need not be batch-invariant; of a converted target this is
          *   measured where its manifest does not tell it for this device: see [Invariance.here].
          * @throws OmniDraftException see [OnnxDescription.read], [OnnxModel] and [Tokenizer].
@@ -53,6 +58,7 @@ internal class LoadedModel private constructor(
         fun open(
             folder: Path,
             operators: String,
+            npuProvider: String?,
             threads: Int,
             maxLength: Int?,
             memory: CacheMemory,
@@ -60,14 +66,18 @@ internal class LoadedModel private constructor(
             drafts: Boolean,
         ): LoadedModel {
             val description = OnnxDescription.read(folder, progress = progress)
+            if (!drafts) description.npu?.let {
+                throw OmniDraftException("${it.name} is a drafter for an NPU, and no target. Choose it as drafter.")
+            }
             val tokenizer = Tokenizer.load(folder)
             var invariance: Invariance? = null
             fun make() = OnnxModel(description, operators, threads, maxLength, memory)
+            fun invariant() = make().also { it.leastPass = invariance?.leastPass ?: 1 }
             val model = try {
                 if (!drafts && Files.isRegularFile(folder.resolve(MANIFEST_FILE))) {
                     invariance = Invariance.here(folder, operators, description.threads(threads), ::make)
                 }
-                make().also { it.leastPass = invariance?.leastPass ?: 1 }
+                description.npu?.let { openNpuModel(folder, it, npuProvider, memory) } ?: invariant()
             } catch (error: Throwable) {
                 tokenizer.close()
                 throw error
@@ -75,7 +85,8 @@ internal class LoadedModel private constructor(
             val name = folder.fileName.toString()
             val cache = description.kvBytesPerToken * model.maxLength
             val key = ModelKey(name, description.sourceSha256)
-            return LoadedModel(name, folder, model, tokenizer, key, description.fileBytes + cache, invariance)
+            val bytes = description.fileBytes + cache
+            return LoadedModel(name, folder, model, description.threads(threads), tokenizer, key, bytes, invariance)
         }
     }
 }

@@ -85,7 +85,7 @@ internal class Pairing(
 
     // What a pass takes depends on the files, the threads and the device.
     private fun costsKey(): String {
-        val models = listOf(target, drafter).map { "${it.key.name} ${it.key.sha256} ${it.bytes} ${it.model.threads}" }
+        val models = listOf(target, drafter).map { "${it.key.name} ${it.key.sha256} ${it.bytes} ${it.threads}" }
         val device = listOf("os.name", "os.arch").map { System.getProperty(it) }
         return sha256("$models $device ${Runtime.getRuntime().availableProcessors()}".encodeToByteArray()).take(32)
     }

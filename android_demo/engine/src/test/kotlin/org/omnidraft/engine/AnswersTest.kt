@@ -132,7 +132,7 @@ class AnswersTest {
     private val json = Json { ignoreUnknownKeys = true }
 
     private fun load(name: String, threads: Int) = LoadedModel.open(
-        Fixtures.realModels().resolve(name), Fixtures.operators, threads, null, CacheMemory.direct, Progress { _, _ -> },
+        Fixtures.realModels().resolve(name), Fixtures.operators, null, threads, null, CacheMemory.direct, Progress { _, _ -> },
         drafts = name == "drafter",
     )
 }

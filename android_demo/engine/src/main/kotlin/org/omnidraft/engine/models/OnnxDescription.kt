@@ -17,6 +17,7 @@ import org.omnidraft.engine.files.Progress
  * @property sourceSha256 of what the model was made of, which tells whose an adapter is.
  * @property fileBytes bytes of the graph and its weights.
  * @property kvBytesPerToken bytes of keys and values that a token takes.
+ * @property npu the bundle, where it was compiled for an NPU; null: the CPU runs the graph.
  */
 class OnnxDescription internal constructor(
     val graph: Path,
@@ -27,6 +28,7 @@ class OnnxDescription internal constructor(
     val sourceSha256: String,
     val fileBytes: Long,
     val kvBytesPerToken: Long,
+    val npu: Bundle? = null,
 ) {
     /** How many of [wanted] threads may work on a pass. */
     internal fun threads(wanted: Int): Int = minOf(wanted, maxThreads ?: wanted)
@@ -52,10 +54,12 @@ class OnnxDescription internal constructor(
 
         private fun ofBundle(folder: Path, checksums: Boolean, progress: Progress): OnnxDescription {
             val bundle = Bundle.load(folder)
-            bundle.checkRuns("onnx")
+            val npu = bundle.takeIf { it.backend == "qnn" }
+            if (npu == null) bundle.checkRuns("onnx")
             bundle.verify(folder, checksums, progress)
             val graph = bundle.decoders.first()
             val caches = graph.inputs.filter { it.name.startsWith("past.") }
+            val graphs = if (npu == null) listOf(graph.file) else bundle.decoders.map { it.file.removeSuffix(".onnx") }
             return OnnxDescription(
                 folder.resolve(graph.file),
                 bundle.geometry.vocabSize,
@@ -63,11 +67,12 @@ class OnnxDescription internal constructor(
                 bundle.maxThreads,
                 sizesBesideRank(graph.inputs.associate { it.name to it.sizes }),
                 bundle.sourceSha256,
-                bundle.files.filterKeys { it.startsWith(graph.file) }.values.sumOf { it.size },
+                bundle.files.filterKeys { name -> graphs.any(name::startsWith) }.values.sumOf { it.size },
                 caches.sumOf { past ->
-                    val bytes = if (past.dtype == "float16") 2L else 4L
+                    val bytes = if (past.dtype == "float32") 4L else 2L
                     past.sizes.filter { it > 0 }.fold(bytes, Long::times)
-                },
+                } / if (npu == null) 1 else bundle.geometry.contextLength, // an NPU's hold the whole context
+                npu,
             )
         }
 

@@ -4,6 +4,8 @@ import ai.onnxruntime.OrtSession.SessionOptions.OptLevel
 import java.nio.file.Path
 import kotlin.io.path.exists
 import kotlin.io.path.name
+import kotlinx.coroutines.flow.toList
+import kotlinx.coroutines.runBlocking
 import org.junit.jupiter.api.Assertions.assertArrayEquals
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertThrows
@@ -12,13 +14,21 @@ import org.junit.jupiter.api.Assumptions.assumeTrue
 import org.junit.jupiter.api.DynamicTest
 import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.TestFactory
+import org.junit.jupiter.api.io.TempDir
+import org.omnidraft.engine.AnswerOptions
 import org.omnidraft.engine.ContextOverflowException
+import org.omnidraft.engine.Engine
+import org.omnidraft.engine.EngineOptions
 import org.omnidraft.engine.Fixtures
 import org.omnidraft.engine.OmniDraftException
 import org.omnidraft.engine.files.Bundle
+import org.omnidraft.engine.text.Message
 
 /** Drafters for NPUs: their graphs before they were compiled, and compiled ones in emulation. */
 class StaticModelTest {
+    @TempDir
+    lateinit var scratch: Path
+
     private val folder: Path = Fixtures.resources.resolve("static")
 
     private fun open(): StaticModel = StaticModel(
@@ -64,10 +74,8 @@ class StaticModelTest {
 
     @TestFactory
     fun `compiled models compute in emulation what Python computes`(): List<DynamicTest> {
-        val provider = System.getenv("OMNIDRAFT_QNN_PROVIDER")
-        assumeTrue(provider != null, "OMNIDRAFT_QNN_PROVIDER names no libonnxruntime_providers_qnn.so")
-        val folders = Fixtures.folders(Path.of(System.getenv("OMNIDRAFT_QNN_MODELS")))
-            .filter { it.resolveSibling("${it.name}.passes.json").exists() }
+        val provider = provider()
+        val folders = compiled().filter { it.resolveSibling("${it.name}.passes.json").exists() }
         assertTrue(folders.isNotEmpty()) { "nothing was recorded: see record_models.py" }
         return folders.map { folder ->
             DynamicTest.dynamicTest(folder.name) {
@@ -80,6 +88,27 @@ class StaticModelTest {
             }
         }
     }
+
+    @Test
+    fun `an answer is drafted by a compiled model`() = runBlocking {
+        val options = EngineOptions(Fixtures.operators, npuProvider = provider(), threads = 1)
+        val target = Fixtures.copy("target-4bit", scratch)
+        Engine.open(target, compiled().first(), options).use { engine ->
+            val asked = listOf(Message("user", "Why is the sky blue?"))
+            suspend fun answer(draft: Boolean) =
+                engine.answer(asked, AnswerOptions(maxNewTokens = 24, draft = draft)).toList().map { it.token }
+            assertEquals(answer(draft = false), answer(draft = true))
+            assertTrue(engine.statistics.value.proposed > 0)
+        }
+    }
+
+    private fun provider(): String {
+        val named = System.getenv("OMNIDRAFT_QNN_PROVIDER")
+        assumeTrue(named != null, "OMNIDRAFT_QNN_PROVIDER names no libonnxruntime_providers_qnn.so")
+        return named
+    }
+
+    private fun compiled() = Fixtures.folders(Path.of(System.getenv("OMNIDRAFT_QNN_MODELS")))
 
     private fun loraSizes(graph: Path): Map<String, Int> =
         OnnxSession(graph, null, passOptions(1)).use { session ->
