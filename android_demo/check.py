@@ -9,11 +9,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from checks import apk, inspection
+from checks import apk, inspection, natives
 from checks.commands import CheckError, MissingError, require_tools
 from checks.example import compare_example
 from checks.maven import maven
-from checks.natives import stand_ins
 from checks.resources import link_resources
 from checks.versions import compare_poms, read_versions
 
@@ -46,8 +45,17 @@ def main() -> None:
     framework = target / "framework"
     _say("resources")
     resources = link_resources(APP, framework / "android.jar", target / "resources", versions)
+    _say("native libraries, for Linux")
+    ours = natives.build(HERE.parent, "x86_64", target / "native")
+    # By these the engine is tested.
+    built = target / "native/x86_64"
+    environment = {
+        "OMNIDRAFT_OPS": str(built / "libomnidraft_ops.so"),
+        "LD_LIBRARY_PATH": str(built),
+    }
+    ours |= natives.build(HERE.parent, "arm64-v8a", target / "native")
     _say("sources and tests")
-    maven(HERE / "pom.xml", "package")
+    maven(HERE / "pom.xml", "package", environment=environment)
     _say("dex")
     libraries = [Path(p) for p in (target / "libraries.txt").read_text().strip().split(":")]
     jars = [target / "app-0.1.0.jar", *libraries]
@@ -55,8 +63,8 @@ def main() -> None:
     dex = apk.make_dex(framework / "r8.jar", android, jars, versions["minSdk"], target / "dex")
     _say("APK")
     unsigned, signed = target / "unsigned.apk", target / "app-debug-not-for-phones.apk"
-    natives = stand_ins(HERE.parent, libraries, target / "native")
-    apk.put_together(unsigned, resources, dex, natives, apk.services(jars))
+    stand_ins = ours | natives.from_jars(libraries, target / "native")
+    apk.put_together(unsigned, resources, dex, stand_ins, apk.services(jars))
     apk.sign(unsigned, signed, target / "debug.keystore")
     inspection.inspect(signed, CLASSES, versions)
     print(

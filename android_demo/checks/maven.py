@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from .commands import CheckError, MissingError
@@ -10,8 +12,9 @@ from .commands import CheckError, MissingError
 _OFFLINE = ("Could not transfer", "Unknown host", "Connection refused", "Could not resolve")
 
 
-def maven(pom: Path, *goals: str) -> str:
-    """Run Maven's goals on a POM. Its output goes to the screen as it comes.
+def maven(pom: Path, *goals: str, environment: Mapping[str, str] | None = None) -> str:
+    """Run Maven's goals on a POM, with ``environment`` added to the present one. Its output goes to
+    the screen as it comes.
 
     Returns:
         The output.
@@ -23,7 +26,11 @@ def maven(pom: Path, *goals: str) -> str:
     command = ["mvn", "--batch-mode", "--no-transfer-progress", "--file", str(pom), *goals]
     lines = []
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **(environment or {})},
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:

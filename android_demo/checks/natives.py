@@ -8,6 +8,7 @@ from pathlib import Path
 from .commands import run
 
 _PAGES = "-Wl,-z,max-page-size=16384"
+_COMPILERS = {"arm64-v8a": ("aarch64-linux-gnu-g++", "aarch64"), "x86_64": ("g++", "x86_64")}
 _OTHERS = {
     "ai/onnxruntime/native/linux-aarch64/libonnxruntime.so": "libonnxruntime.so",
     "ai/onnxruntime/native/linux-aarch64/libonnxruntime4j_jni.so": "libonnxruntime4j_jni.so",
@@ -17,8 +18,8 @@ _OTHERS = {
 their segments are for pages of 4 KB."""
 
 
-def stand_ins(root: Path, jars: list[Path], folder: Path) -> dict[str, Path]:
-    """Build our libraries for Linux, and take others' for Linux out of their jars.
+def build(root: Path, abi: str, folder: Path) -> dict[str, Path]:
+    """Build our libraries for Linux on the processors of an ABI, into ``folder / abi``.
 
     Returns:
         The libraries by the names that they have in an APK.
@@ -26,26 +27,26 @@ def stand_ins(root: Path, jars: list[Path], folder: Path) -> dict[str, Path]:
     Raises:
         CheckError: they cannot be built.
     """
-    libraries = _ours(root, "arm64-v8a", "aarch64-linux-gnu-g++", folder)
-    libraries |= _ours(root, "x86_64", "g++", folder)
-    return libraries | _others(jars, folder)
-
-
-def _ours(root: Path, abi: str, compiler: str, folder: Path) -> dict[str, Path]:
-    build = folder / abi
+    compiler, processor = _COMPILERS[abi]
+    target = folder / abi
     # fmt: off
-    run(["cmake", "-S", root, "-B", build, "-G", "Ninja", f"-DCMAKE_CXX_COMPILER={compiler}",
+    run(["cmake", "-S", root, "-B", target, "-G", "Ninja", f"-DCMAKE_CXX_COMPILER={compiler}",
          "-DCMAKE_BUILD_TYPE=Release", f"-DCMAKE_SHARED_LINKER_FLAGS={_PAGES}",
-         f"-DCMAKE_SYSTEM_PROCESSOR={'aarch64' if abi == 'arm64-v8a' else 'x86_64'}",
-         "-DCMAKE_SYSTEM_NAME=Linux", "-DOMNIDRAFT_OPS=ON", "-DOMNIDRAFT_JNI=ON"],
+         f"-DCMAKE_SYSTEM_PROCESSOR={processor}", "-DCMAKE_SYSTEM_NAME=Linux", "-DOMNIDRAFT_OPS=ON",
+         "-DOMNIDRAFT_JNI=ON"],
         what=f"configuring for {abi}")
-    run(["cmake", "--build", build, "-j2", "--target", "omnidraft_ops", "omnidraft_jni"],
+    run(["cmake", "--build", target, "-j2", "--target", "omnidraft_ops", "omnidraft_jni"],
         what=f"building for {abi}")
     # fmt: on
-    return {f"lib/{abi}/{path.name}": path for path in build.glob("libomnidraft_*.so")}
+    return {f"lib/{abi}/{path.name}": path for path in target.glob("libomnidraft_*.so")}
 
 
-def _others(jars: list[Path], folder: Path) -> dict[str, Path]:
+def from_jars(jars: list[Path], folder: Path) -> dict[str, Path]:
+    """Extract others' libraries for Linux from jars.
+
+    Returns:
+        The libraries by the names that they have in an APK.
+    """
     found = {}
     for jar in jars:
         with zipfile.ZipFile(jar) as archive:

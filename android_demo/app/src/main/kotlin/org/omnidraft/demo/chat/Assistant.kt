@@ -79,7 +79,7 @@ interface Assistant : AutoCloseable {
     /** Writes what was learned to the disk, whole or not at all. Throws [AssistantException]. */
     suspend fun saveAdapter()
 
-    /** Frees the models' memory. What was learned since the last [saveAdapter] is lost. */
+    /** Ends the answer under way and frees the models' memory. Throws [AssistantException]. */
     override fun close()
 }
 

@@ -187,19 +187,24 @@ class Chat(
     private suspend fun closeModels() {
         saveAdapter()
         figures?.cancel()
-        withContext(io) { assistant?.close() }
+        val closing = assistant
         assistant = null
+        inWords { withContext(io) { closing?.close() } }
     }
 
     private suspend fun saveAdapter() {
         val learned = assistant ?: return
         if (learned.statistics.value.learningSteps == 0) return
-        try {
+        inWords {
             learned.saveAdapter()
             current.update { it.copy(notice = Notice.AdapterSaved) }
-        } catch (error: AssistantException) {
-            current.update { it.copy(notice = Notice.Problem(error.message.orEmpty())) }
         }
+    }
+
+    private suspend fun inWords(call: suspend () -> Unit) = try {
+        call()
+    } catch (error: AssistantException) {
+        current.update { it.copy(notice = Notice.Problem(error.message.orEmpty())) }
     }
 
     private fun saveConversation() = scope.launch {

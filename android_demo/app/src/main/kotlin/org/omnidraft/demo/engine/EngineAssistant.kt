@@ -76,8 +76,13 @@ private class EngineAssistant(private val engine: Engine, private val heat: Phon
 
     override fun close() {
         scope.cancel()
-        engine.close()
-        heat.close()
+        try {
+            engine.close()
+        } catch (error: Exception) {
+            throw inWords(error)
+        } finally {
+            heat.close()
+        }
     }
 }
 

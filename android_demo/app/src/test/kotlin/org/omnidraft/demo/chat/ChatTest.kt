@@ -256,6 +256,15 @@ class ChatTest {
     }
 
     @Test
+    fun `models that close badly give way all the same, in words`() = process { chat ->
+        opened(chat).closeFailure = AssistantException("The storage is full.")
+        chat.rest()
+        runCurrent()
+        assertEquals(Notice.Problem("The storage is full."), chat.state.value.notice)
+        assertEquals(Phase.Resting, chat.state.value.phase)
+    }
+
+    @Test
     fun `it rests with everything saved, and wakes with the same models`() = process { chat ->
         val first = opened(chat)
         first.learn(steps = 2)

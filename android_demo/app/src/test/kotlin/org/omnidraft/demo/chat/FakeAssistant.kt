@@ -19,6 +19,9 @@ class FakeAssistant : Assistant {
     /** What [saveAdapter] fails with. */
     var saveFailure: AssistantException? = null
 
+    /** What [close] fails with, after it has closed. */
+    var closeFailure: AssistantException? = null
+
     private var script = Channel<() -> Piece?>(Channel.UNLIMITED)
 
     fun say(text: String, origin: Origin = Origin.DIRECT) {
@@ -54,6 +57,7 @@ class FakeAssistant : Assistant {
 
     override fun close() {
         closed = true
+        closeFailure?.let { throw it }
     }
 }
 
