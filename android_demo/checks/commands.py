@@ -55,7 +55,12 @@ def run(command: Sequence[str | Path], *, cwd: Path | None = None, what: str) ->
         CheckError: it failed; the message names ``what`` and ends with its last lines.
     """
     done = subprocess.run(
-        [str(part) for part in command], cwd=cwd, text=True, capture_output=True, check=False
+        [str(part) for part in command],
+        cwd=cwd,
+        text=True,
+        errors="replace",  # dexdump writes some characters in a way of its own
+        capture_output=True,
+        check=False,
     )
     if done.returncode:
         lines = (done.stdout + done.stderr).strip().splitlines()
