@@ -4,6 +4,7 @@ import java.io.IOException
 import kotlin.coroutines.CoroutineContext
 import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.Job
+import kotlinx.coroutines.NonCancellable
 import kotlinx.coroutines.ensureActive
 import kotlinx.coroutines.flow.MutableStateFlow
 import kotlinx.coroutines.flow.StateFlow
@@ -76,9 +77,10 @@ class Library(
             } catch (error: ImportException) {
                 notice = LibraryNotice.Problem(error.message.orEmpty())
             } finally {
+                // It is over when the list has it, and the next import can begin at once.
+                withContext(NonCancellable) { refresh() }
                 current.update { it.copy(importing = null, notice = notice) }
             }
-            refresh()
         }
     }
 

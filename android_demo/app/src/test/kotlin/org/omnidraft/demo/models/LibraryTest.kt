@@ -9,6 +9,7 @@ import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.ExperimentalCoroutinesApi
 import kotlinx.coroutines.Job
 import kotlinx.coroutines.cancel
+import kotlinx.coroutines.flow.first
 import kotlinx.coroutines.test.StandardTestDispatcher
 import kotlinx.coroutines.test.TestScope
 import kotlinx.coroutines.test.runCurrent
@@ -82,6 +83,15 @@ class LibraryTest {
         library.import(MemorySource("second", good))
         runCurrent()
         assertEquals(listOf("first"), library.state.value.models.map { it.name })
+    }
+
+    @Test
+    fun `when an import is over the next can begin`() = process { library ->
+        library.import(MemorySource("first", good))
+        library.state.first { it.importing == null }
+        library.import(MemorySource("second", good))
+        runCurrent()
+        assertEquals(listOf("first", "second"), library.state.value.models.map { it.name })
     }
 
     @Test
