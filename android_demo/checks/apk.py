@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import struct
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .commands import run
@@ -17,8 +17,15 @@ _ALIGNMENT = 0xD935
 """The extra field by which apksigner learns how an entry is aligned, and keeps it so."""
 
 
-def make_dex(r8: Path, android: Path, jars: list[Path], min_sdk: str, folder: Path) -> list[Path]:
-    """Make ``classes*.dex`` of jars by D8.
+def make_dex(
+    r8: Path,
+    android: Path,
+    jars: list[Path],
+    min_sdk: str,
+    folder: Path,
+    classpath: Sequence[Path] = (),
+) -> list[Path]:
+    """Make ``classes*.dex`` of jars by D8; those of ``classpath`` are only referred to.
 
     Raises:
         CheckError: D8 refused something.
@@ -27,7 +34,9 @@ def make_dex(r8: Path, android: Path, jars: list[Path], min_sdk: str, folder: Pa
     folder.mkdir(parents=True)
     # fmt: off
     run(["java", "-Xmx3g", "-cp", r8, "com.android.tools.r8.D8", "--debug", "--lib", android,
-         "--min-api", min_sdk, "--output", folder, *jars], what="D8")
+         "--min-api", min_sdk, "--output", folder,
+         *(part for library in classpath for part in ("--classpath", library)), *jars],
+        what="D8")
     # fmt: on
     return sorted(folder.glob("*.dex"))
 
