@@ -36,6 +36,7 @@ android {
             all {
                 it.useJUnitPlatform()
                 it.jvmArgs("--add-opens", "java.base/java.io=ALL-UNNAMED")
+                it.jvmArgs("--add-exports", "java.base/jdk.internal.access=ALL-UNNAMED")
             }
         }
     }
