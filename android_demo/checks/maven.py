@@ -24,6 +24,8 @@ def maven(pom: Path, *goals: str, environment: Mapping[str, str] | None = None) 
         CheckError: the build or a test failed.
     """
     command = ["mvn", "--batch-mode", "--no-transfer-progress", "--file", str(pom), *goals]
+    # A daemon would be shared with other builds on the machine, and go with them.
+    command += ["-Dkotlin.compiler.daemon=false"]
     lines = []
     with subprocess.Popen(
         command,
