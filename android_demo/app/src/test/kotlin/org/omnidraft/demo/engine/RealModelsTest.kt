@@ -161,6 +161,6 @@ class RealModelsTest {
         /** What `askOnce` opens. */
         const val TARGET = "smollm2-135m"
         const val LONG = "Why is the sky blue? Explain it in three paragraphs."
-        const val SHORT = "What is the capital of France?"
+        const val SHORT = "What is 2 plus 2?"
     }
 }
