@@ -61,6 +61,7 @@ def main() -> None:
     built = target / "native/x86_64"
     environment = {
         "OMNIDRAFT_OPS": str(built / "libomnidraft_ops.so"),
+        "OMNIDRAFT_JNI": str(built / "libomnidraft_jni.so"),
         "LD_LIBRARY_PATH": str(built),
     }
     ours |= natives.build(HERE.parent, "arm64-v8a", target / "native")
