@@ -41,6 +41,8 @@ class Manifest(val kind: Kind, val files: Map<String, Listed>) {
                 throw damaged(kind, error)
             } catch (error: NoSuchElementException) {
                 throw damaged(kind, error)
+            } catch (error: StackOverflowError) { // lists in lists in lists
+                throw damaged(kind, error)
             }
             val strange = files.keys.find { !isPlain(it) }
             if (strange != null) throw ImportException("${kind.manifest} names the file \"$strange\".")
@@ -54,7 +56,7 @@ class Manifest(val kind: Kind, val files: Map<String, Listed>) {
             return Listed(size, entry.getValue("sha256").jsonPrimitive.content)
         }
 
-        private fun damaged(kind: Kind, cause: Exception) = ImportException(
+        private fun damaged(kind: Kind, cause: Throwable) = ImportException(
             "${kind.manifest} is damaged. Copy the folder to the phone again, or make it again.",
             cause,
         )

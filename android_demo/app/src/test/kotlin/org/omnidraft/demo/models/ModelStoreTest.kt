@@ -83,6 +83,13 @@ class ModelStoreTest {
     }
 
     @Test
+    fun `a manifest that is nested too deeply is damaged`() {
+        val manifest = "{\"files\": " + "[".repeat(1_000_000)
+        val error = fails(MemorySource("bad", mapOf("omnidraft.json" to manifest.toByteArray())))
+        assertTrue("omnidraft.json is damaged" in error.message.orEmpty(), error.message)
+    }
+
+    @Test
     fun `a folder that is no model says what would be one`() {
         val error = fails(MemorySource("photos", mapOf("a.jpg" to ByteArray(3))))
         assertTrue("omnidraft.json" in error.message.orEmpty())
