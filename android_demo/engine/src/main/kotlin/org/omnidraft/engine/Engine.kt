@@ -357,8 +357,8 @@ class Engine private constructor(
             val limit = options.memoryLimit ?: return
             fun need(folder: Path, length: Int?) = OnnxDescription.read(folder, checksums = false).memoryNeed(length)
             val beside = drafter?.let { need(it, DRAFTER_CONTEXT).total } ?: 0
-            val name = target.fileName.toString() + if (drafter == null) "" else " beside its drafter (${megabytes(beside)})"
-            need(target, options.contextLength).check(limit - beside, "The model $name")
+            val other = if (drafter == null) "" else " beside its drafter (${megabytes(beside)})"
+            need(target, options.contextLength).check(limit - beside, "The model ${target.fileName}$other")
         }
     }
 }

@@ -18,6 +18,7 @@ import org.junit.jupiter.api.DynamicTest
 import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.TestFactory
 import org.junit.jupiter.api.io.TempDir
+import org.omnidraft.engine.core.CoreFixture
 import org.omnidraft.engine.core.FixedPolicy
 import org.omnidraft.engine.core.Sampling
 import org.omnidraft.engine.decoding.Drafting
@@ -135,4 +136,10 @@ class AnswersTest {
         Fixtures.realModels().resolve(name), Fixtures.operators, null, threads, null, CacheMemory.direct, Progress { _, _ -> },
         drafts = name == "drafter",
     )
+
+    private companion object {
+        init {
+            CoreFixture.load()
+        }
+    }
 }

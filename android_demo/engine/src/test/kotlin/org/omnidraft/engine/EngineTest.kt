@@ -21,6 +21,7 @@ import org.junit.jupiter.api.Assertions.assertThrows
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.io.TempDir
+import org.omnidraft.engine.core.CoreFixture
 import org.omnidraft.engine.core.CoreLibrary
 import org.omnidraft.engine.files.MANIFEST_FILE
 import org.omnidraft.engine.models.Invariance
@@ -152,9 +153,7 @@ class EngineTest {
 
     @Test
     fun `libraries for another kind of processor are refused in words`() {
-        val core = System.getProperty(CoreLibrary.PROPERTY)
-            ?: System.getProperty("java.library.path").split(':').map { "$it/libomnidraft_jni.so" }
-                .first { Path.of(it).toFile().isFile }
+        val core = CoreFixture.library.toString()
         val runtime = folder.resolve("runtime").createDirectories()
         forAnother(Path.of(core)).copyInto(runtime, "libonnxruntime.so")
         assertEquals("opened", openedElsewhere(core, Fixtures.operators))
@@ -181,7 +180,7 @@ class EngineTest {
 
     private fun openedElsewhere(core: String, operators: String, vararg options: String): String {
         val process = ProcessBuilder(
-            Path.of(System.getProperty("java.home"), "bin", "java").toString(), *options,
+            Fixtures.java, *options,
             "-D${CoreLibrary.PROPERTY}=$core", "-cp", System.getProperty("java.class.path"),
             OpenedElsewhere::class.java.name, "$target", "$drafter", operators,
         ).redirectErrorStream(true).start()
@@ -191,6 +190,10 @@ class EngineTest {
     }
 
     private companion object {
+        init {
+            CoreFixture.load()
+        }
+
         const val MACHINE = 18 // in an ELF file
         const val X86_64 = 0x3e.toByte()
         const val AARCH64 = 0xb7.toByte()

@@ -32,6 +32,9 @@ object Fixtures {
         built.toString()
     }
 
+    /** The program that runs classes in a process of its own. */
+    val java: String = System.getenv("OMNIDRAFT_JAVA") ?: Path.of(System.getProperty("java.home"), "bin", "java").toString()
+
     /** Real models, where there are any: see record_models.py. The test is skipped elsewhere. */
     fun realModels(): Path {
         val folder = System.getenv("OMNIDRAFT_TEST_MODELS")?.let { Path.of(it) }

@@ -31,8 +31,9 @@ class KeptCosts(val costs: Costs, private val file: Path?) : AutoCloseable {
      */
     fun save() {
         if (file == null || !costs.hasMoved) return
-        val target = costs.bands.associateWith { band -> SIZES.sorted().associateWith { costs.targetSeconds(band, it) } }
-        val content = Content(SCHEMA_VERSION, target, SIZES.sorted().associateWith { costs.drafterSeconds(it) })
+        val sizes = SIZES.sorted()
+        val target = costs.bands.associateWith { band -> sizes.associateWith { costs.targetSeconds(band, it) } }
+        val content = Content(SCHEMA_VERSION, target, sizes.associateWith { costs.drafterSeconds(it) })
         try {
             Files.createDirectories(file.toAbsolutePath().parent)
         } catch (error: IOException) {

@@ -56,6 +56,8 @@ internal fun Json.parseObject(content: ByteArray): JsonObject? = try {
     parseToJsonElement(content.decodeToString(throwOnInvalidSequence = true)) as? JsonObject
 } catch (error: CharacterCodingException) {
     throw SerializationException("it is not UTF-8", error)
+} catch (error: StackOverflowError) {
+    throw SerializationException("its values lie too deep in one another", error)
 }
 
 private val drive = Regex("^[A-Za-z]:")

@@ -6,17 +6,19 @@ import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Assertions.assertThrows
 import org.omnidraft.engine.Fixtures
 
-/** Loads the library of the native core, which a native build has made. */
+/** Loads the library of the native core, which is built beside that of the operators. */
 object CoreFixture {
-    private val loaded by lazy {
-        val named = System.getenv("OMNIDRAFT_JNI")?.let { Path.of(it) }
-        val built = named ?: Fixtures.root.resolve("build/release/libomnidraft_jni.so")
-        assertTrue(built.isRegularFile()) {
-            "$built is missing: build it (cmake --preset release -DOMNIDRAFT_JNI=ON && cmake --build " +
-                "--preset release -t omnidraft_jni), or name the library by OMNIDRAFT_JNI"
+    /** The library. */
+    val library: Path by lazy {
+        Path.of(Fixtures.operators).resolveSibling("libomnidraft_jni.so").also {
+            assertTrue(it.isRegularFile()) {
+                "$it is missing: build it (cmake --preset release -DOMNIDRAFT_JNI=ON && cmake --build " +
+                    "--preset release -t omnidraft_jni)"
+            }
         }
-        CoreLibrary.load(built.toString())
     }
+
+    private val loaded by lazy { CoreLibrary.load(library.toString()) }
 
     fun load() = loaded
 

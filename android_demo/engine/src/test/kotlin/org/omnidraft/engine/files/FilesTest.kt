@@ -166,8 +166,9 @@ class FilesTest {
     fun `bundles for other devices are refused in words`() {
         val path = copy("drafter-any").resolve(BUNDLE_FILE)
         val soc = mapOf("name" to JsonPrimitive("SM8650"), "model_id" to JsonPrimitive(57), "htp_architecture" to JsonPrimitive("V75"))
+        edit(path) { it + ("backend" to JsonPrimitive("executorch")) }
+        refusedAs<OmniDraftException>(path.parent, "exported for the backend executorch", "--backend onnx")
         edit(path) { it + mapOf("backend" to JsonPrimitive("qnn"), "soc" to JsonObject(soc)) }
-        refusedAs<OmniDraftException>(path.parent, "exported for the backend qnn", "--backend onnx")
         val bundle = Bundle.load(path.parent)
         bundle.checkRuns("qnn", "arm64-v8a", "sm8650")
         bundle.checkRuns("qnn")
