@@ -1,9 +1,10 @@
 """Records Python's answers with two models, for the Kotlin engine to give them again.
 
-    python record_answers.py FOLDER PROMPTS [COUNT]
+    python record_answers.py FOLDER PROMPTS [COUNT [TOKENS]]
 
 FOLDER holds the converted target `target` and the drafter `drafter`, a converted model or a bundle
-of the ONNX backend; `answers.json` is written there. PROMPTS is a file of JSON lines with `prompt`.
+of the ONNX backend; `answers.json` is written there. PROMPTS is a file of JSON lines with `prompt`,
+of which COUNT are answered by TOKENS each.
 Each way of decoding begins with an empty n-gram cache.
 
 Bits of logits hold for one version of ONNX Runtime. Where Java's is another than Python's, record
@@ -23,16 +24,15 @@ from pathlib import Path
 from typing import Any
 
 WAYS: list[dict[str, Any]] = [
-    {"draft_length": 4},
+    {"draft_length": 4, "draft_confidence": 0.3},
     {"tree": 12},
-    {"draft_length": 4, "temperature": 0.7, "seed": 3},
+    {"draft_length": 4, "draft_confidence": 0.3, "temperature": 0.7, "seed": 3},
     {"tree": 12, "temperature": 0.7, "seed": 3},
 ]
-MAX_NEW_TOKENS = 32
 THREADS = 1  # several wait for each other where other programs run too
 
 
-def main(folder: Path, prompts: Path, count: int) -> None:
+def main(folder: Path, prompts: Path, count: int = 50, tokens: int = 32) -> None:
     """Write ``answers.json``."""
     os.environ["OMNIDRAFT_CACHE"] = tempfile.mkdtemp()
     import omnidraft
@@ -43,12 +43,14 @@ def main(folder: Path, prompts: Path, count: int) -> None:
     texts = [json.loads(line)["prompt"] for line in prompts.read_text("utf-8").splitlines()][:count]
     recorded = []
     for way in WAYS:
-        with omnidraft.load(folder / "target", drafter=folder / "drafter", threads=THREADS) as model:
+        with omnidraft.load(
+            folder / "target", drafter=folder / "drafter", threads=THREADS
+        ) as model:
             cache = model._session.cache
             assert cache is not None and not len(cache)
             answers = []
             for text in texts:
-                answer = model.generate(text, max_new_tokens=MAX_NEW_TOKENS, **way)
+                answer = model.generate(text, max_new_tokens=tokens, **way)
                 stats = answer.stats
                 answers.append(
                     {
@@ -67,7 +69,7 @@ def main(folder: Path, prompts: Path, count: int) -> None:
     content = {
         "onnxruntime": version("onnxruntime"),
         "prompts": texts,
-        "max_new_tokens": MAX_NEW_TOKENS,
+        "max_new_tokens": tokens,
         "threads": THREADS,
         "ways": recorded,
     }
@@ -75,4 +77,4 @@ def main(folder: Path, prompts: Path, count: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 50)
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:5]))

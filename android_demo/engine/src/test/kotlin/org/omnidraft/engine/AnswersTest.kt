@@ -39,6 +39,7 @@ class AnswersTest {
     @Serializable
     private class Way(
         @SerialName("draft_length") val draftLength: Int? = null,
+        @SerialName("draft_confidence") val draftConfidence: Double = 0.0,
         val tree: Int? = null,
         val temperature: Double = 0.0,
         val seed: Long = 0,
@@ -69,7 +70,7 @@ class AnswersTest {
         val target = load("target", recorded.threads)
         val drafter = load("drafter", recorded.threads)
         val pairing = Pairing(target, drafter, null, ByteArray(0), null) { error("nothing is measured") }
-        val policy = FixedPolicy(way.tree ?: way.draftLength!!)
+        val policy = FixedPolicy(way.tree ?: way.draftLength!!, way.draftConfidence)
         val overheads = ArrayList<Double>()
         val same = sortedMapOf<String, Int>()
         for ((text, expected) in recorded.prompts.zip(way.answers)) {
