@@ -66,12 +66,9 @@ class StaticDecoder:
         self._max_length = int(self._past["past.0.key"].shape[-1])
         # What is added to scores of columns that a row must not see, and of those it may.
         # Integers lie between the two evenly: see export/graphs/qdq.py.
-        mask = _DTYPES[inputs["mask"].type]
-        self._mask: NDArray[Any] = (
-            np.array([MASKED, 0], mask)
-            if mask is np.float32
-            else np.array([0, np.iinfo(mask).max], mask)
-        )
+        mask: Any = _DTYPES[inputs["mask"].type]
+        bounds = [MASKED, 0] if mask is np.float32 else [0, np.iinfo(mask).max]
+        self._mask: NDArray[Any] = np.array(bounds, mask)
         self.lora_shapes: dict[str, tuple[int, int]] = {
             name: (value.shape[0], value.shape[1])
             for name, value in inputs.items()
