@@ -1,4 +1,4 @@
-"""Dependencies point one way: omnidraft (commands) → export → runtime, room by room."""
+"""Dependencies point one way: omnidraft (commands) → distill → export → runtime, room by room."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = {"omnidraft": "omnidraft", "omnidraft.runtime": "runtime", "omnidraft.export": "export"}
+PACKAGES = {
+    "omnidraft": "omnidraft",
+    "omnidraft.runtime": "runtime",
+    "omnidraft.export": "export",
+    "omnidraft.distill": "distill",
+}
 # What each room of the runtime may import of the others.
 ROOMS = {
     "storage": set(),
@@ -59,9 +64,13 @@ def test_every_folder_of_the_runtime_is_a_room() -> None:
     assert folders == ROOMS.keys()
 
 
-@pytest.mark.parametrize("package", ["omnidraft.runtime", "omnidraft.export"])
+@pytest.mark.parametrize("package", ["omnidraft.runtime", "omnidraft.export", "omnidraft.distill"])
 def test_packages_import_downwards(package: str) -> None:
-    above = {"omnidraft.runtime": ("export", "cli"), "omnidraft.export": ("cli",)}[package]
+    above = {
+        "omnidraft.runtime": ("export", "distill", "cli"),
+        "omnidraft.export": ("distill", "cli"),
+        "omnidraft.distill": ("cli",),
+    }[package]
     for path in files(package):
         for module, _ in imports(path):
             if path.parts[-2:] == ("optimum", "command.py"):

@@ -16,6 +16,7 @@ from omnidraft.cli.adapt import adapt
 from omnidraft.cli.adapters import adapters_app
 from omnidraft.cli.bench import bench
 from omnidraft.cli.chat import chat
+from omnidraft.cli.distill import distill
 from omnidraft.cli.doctor import doctor
 from omnidraft.cli.export import export
 from omnidraft.cli.generate import generate
@@ -63,7 +64,7 @@ def omnidraft(
     pass
 
 
-for command in (generate, chat, bench, adapt, profile, export, inspect, doctor):
+for command in (generate, chat, bench, adapt, profile, export, distill, inspect, doctor):
     app.command(cls=Command)(command)
 app.add_typer(models_app, name="models")
 app.add_typer(adapters_app, name="adapters")

@@ -1,4 +1,4 @@
-"""Soft-label cross-entropy through the tied head, without keeping the logits."""
+"""What the drafter is to say: losses through the tied head, without keeping the logits."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from omnidraft.distill.documents import UNKNOWN
 
 try:
     import triton
@@ -90,3 +93,52 @@ def soft_cross_entropy(
         return result
     log_q = F.log_softmax(hidden.float() @ head.float().T, dim=-1)
     return -(weight * (share * log_q.gather(1, label)).sum(-1)).sum()
+
+
+# Of "Cross-Tokenizer Distillation via Approximate Likelihood Matching" (arXiv 2503.20083).
+_TEMPERATURE = 100.0
+
+
+def likelihood_matching(
+    hidden: Tensor, head: Tensor, token: Tensor, chunk: Tensor, weight: Tensor
+) -> Tensor:
+    """Approximate likelihood matching (arXiv 2503.20083, eq. 4): binary KL of chunks' likelihoods.
+
+    Args:
+        hidden: [n, width], rows of one document behind rows of another.
+        head: [vocab, width].
+        token: int64 [n], what was said at each row.
+        chunk: float32 [n], the teacher's log-likelihood of the chunk that ends at a row; UNKNOWN:
+            it
+            ends there, and is not learned; NaN: none ends there.
+        weight: float32 [n], of the chunk that ends at a row.
+
+    Returns:
+        A scalar, the weighted sum over chunks.
+    """
+    likelihood = log_likelihoods(hidden, head, token)
+    ends = ~chunk.isnan()
+    number = ends.long().cumsum(0) - ends.long()  # of each row's chunk
+    count = int(ends.sum())
+    total = torch.zeros(count + 1, device=hidden.device).index_add_(0, number, likelihood)[:count]
+    known = chunk[ends] != UNKNOWN
+    p = chunk[ends][known].clamp(max=0) / _TEMPERATURE
+    q = total[known].clamp(max=0) / _TEMPERATURE
+    # log(1 - e^x); both ends are kept away from 0, where it has no value.
+    p_not, q_not = (torch.log(-torch.expm1(each.clamp(max=-1e-6))) for each in (p, q))
+    divergence = p.exp() * (p - q) + p_not.exp() * (p_not - q_not)
+    return (weight[ends][known] * divergence).sum()
+
+
+def log_likelihoods(hidden: Tensor, head: Tensor, token: Tensor) -> Tensor:
+    """float32 [n]: log softmax(hidden headᵀ)[token], row by row."""
+
+    def part(rows: Tensor, matrix: Tensor, said: Tensor) -> Tensor:
+        return -F.cross_entropy((rows @ matrix.T).float(), said, reduction="none")
+
+    matrix = head.to(hidden.dtype)
+    parts = [
+        checkpoint(part, hidden[i : i + CHUNK], matrix, token[i : i + CHUNK], use_reentrant=False)
+        for i in range(0, len(hidden), CHUNK)
+    ]
+    return torch.cat(parts) if parts else hidden.new_zeros(0).float()

@@ -2,50 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from grid import Rounding
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from omnidraft.distill.config import Shape
+from omnidraft.distill.grid import Rounding
 
-@dataclass
-class Shape:
-    """Sizes of the drafter; written into config.json."""
+NORM_EPSILON = 1e-5
 
-    layers: int = 3
-    width: int = 320
-    ffn: int = 896
-    heads: int = 5
-    vocab: int = 32000
-    max_positions: int = 2048
-    rope_theta: float = 10000.0
-    norm_eps: float = 1e-5
 
-    def hf_config(self) -> dict[str, object]:
-        """The same as a Hugging Face Llama config."""
-        return {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
-            "hidden_size": self.width,
-            "intermediate_size": self.ffn,
-            "num_hidden_layers": self.layers,
-            "num_attention_heads": self.heads,
-            "num_key_value_heads": self.heads,
-            "head_dim": self.width // self.heads,
-            "vocab_size": self.vocab,
-            "max_position_embeddings": self.max_positions,
-            "rope_theta": self.rope_theta,
-            "rms_norm_eps": self.norm_eps,
-            "hidden_act": "silu",
-            "attention_bias": False,
-            "mlp_bias": False,
-            "tie_word_embeddings": True,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-        }
+def hf_config(shape: Shape, vocab_size: int, begin: int, end: int) -> dict[str, Any]:
+    """The drafter as a Hugging Face Llama's configuration."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.feed_forward_size,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.heads,
+        "head_dim": shape.hidden_size // shape.heads,
+        "vocab_size": vocab_size,
+        "max_position_embeddings": shape.positions,
+        "rope_theta": shape.rope_theta,
+        "rms_norm_eps": NORM_EPSILON,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": True,
+        "bos_token_id": begin,
+        "eos_token_id": end,
+    }
 
 
 class Attention(nn.Module):
@@ -55,7 +46,7 @@ class Attention(nn.Module):
         super().__init__()
         self.heads, self.rounding = shape.heads, rounding
         for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
-            setattr(self, name, nn.Linear(shape.width, shape.width, bias=False))
+            setattr(self, name, nn.Linear(shape.hidden_size, shape.hidden_size, bias=False))
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """x [B, T, width]; cos, sin [T, 1, head_dim] in x's dtype."""
@@ -77,9 +68,9 @@ class MLP(nn.Module):
     def __init__(self, shape: Shape, rounding: Rounding) -> None:
         super().__init__()
         self.rounding = rounding
-        self.gate_proj = nn.Linear(shape.width, shape.ffn, bias=False)
-        self.up_proj = nn.Linear(shape.width, shape.ffn, bias=False)
-        self.down_proj = nn.Linear(shape.ffn, shape.width, bias=False)
+        self.gate_proj = nn.Linear(shape.hidden_size, shape.feed_forward_size, bias=False)
+        self.up_proj = nn.Linear(shape.hidden_size, shape.feed_forward_size, bias=False)
+        self.down_proj = nn.Linear(shape.feed_forward_size, shape.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [B, T, width]."""
@@ -95,8 +86,8 @@ class Block(nn.Module):
         super().__init__()
         self.self_attn = Attention(shape, rounding)
         self.mlp = MLP(shape, rounding)
-        self.input_layernorm = nn.RMSNorm(shape.width, eps=shape.norm_eps)
-        self.post_attention_layernorm = nn.RMSNorm(shape.width, eps=shape.norm_eps)
+        self.input_layernorm = nn.RMSNorm(shape.hidden_size, eps=NORM_EPSILON)
+        self.post_attention_layernorm = nn.RMSNorm(shape.hidden_size, eps=NORM_EPSILON)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """x [B, T, width]."""
@@ -107,13 +98,13 @@ class Block(nn.Module):
 class Drafter(nn.Module):
     """Token ids to final hidden states; the head is the embedding."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, vocab_size: int) -> None:
         super().__init__()
         self.shape = shape
         self.rounding = Rounding()
-        self.embed_tokens = nn.Embedding(shape.vocab, shape.width)
+        self.embed_tokens = nn.Embedding(vocab_size, shape.hidden_size)
         self.layers = nn.ModuleList([Block(shape, self.rounding) for _ in range(shape.layers)])
-        self.norm = nn.RMSNorm(shape.width, eps=shape.norm_eps)
+        self.norm = nn.RMSNorm(shape.hidden_size, eps=NORM_EPSILON)
         for name, p in self.named_parameters():
             if p.dim() == 2:
                 scale = (2 * shape.layers) ** -0.5 if "o_proj" in name or "down" in name else 1.0
@@ -124,7 +115,7 @@ class Drafter(nn.Module):
         x = F.embedding(ids, self.head())
         if torch.is_autocast_enabled(ids.device.type):
             x = x.to(torch.get_autocast_dtype(ids.device.type))
-        half = self.shape.width // self.shape.heads // 2
+        half = self.shape.hidden_size // self.shape.heads // 2
         exponent = torch.arange(half, device=ids.device) / half
         position = torch.arange(ids.shape[1], device=ids.device)
         angle = torch.outer(position, self.shape.rope_theta**-exponent).repeat(1, 2)[:, None]

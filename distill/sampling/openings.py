@@ -1,12 +1,15 @@
-"""Openings for sampled conversations: written for this recipe, no evaluation prompt among them.
+"""Openings for sampled conversations: written for this purpose, no evaluation prompt among them.
 
-An opening is either a whole user message, or its first words, which the target then continues
-at temperature 1. The target is steered this way towards chat, maths, code and summaries.
+An opening is either a whole user message, or its first words, which the teacher then continues at
+temperature 1. A teacher is steered this way towards chat, maths, code, summaries and languages.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from random import Random
+
+from omnidraft.distill.config import Opening
 
 
 def _parts(text: str, separator: str | None = None) -> list[str]:
@@ -101,6 +104,18 @@ NEWS_STARTS = _parts(
     "Speaking|Our|This|An|But|Former|Several|Nearly|Campaigners|Residents|Firefighters|The hosts",
     "|",
 )
+OTHER_STARTS = _parts(
+    "Escribe un|¿Cómo puedo|¿Qué es|¿Cuál es|Explica|Explica cómo|Dame una lista de|¿Por qué|"
+    "Necesito ayuda con|Traduce al inglés:|Resume este texto:\n|¿Quién fue|Écris un|Écris une|"
+    "Comment|Comment puis-je|Qu'est-ce que|Quelle est|Explique|Pourquoi|Donne-moi|Traduis en "
+    "anglais :|Résume ce texte :\n|J'ai besoin de|Schreibe einen|Schreibe eine|Wie kann ich|Was "
+    "ist|Warum|Erkläre|Erkläre mir|Nenne mir|Übersetze ins Englische:|Fasse diesen Text "
+    "zusammen:\n|Ich brauche|Wer war|Scrivi un|Come posso|Che cos'è|Spiega|Perché|Escreva um|Como "
+    "posso|O que é|Explique como|Por que|Schrijf een|Hoe kan ik|Wat is|Napisz|Jak mogę|Co to jest|"
+    "Напиши|Как|Что такое|Почему|请写一|如何|什么是|为什么|请解释|翻译成英文：|"
+    "日本語で|とは何ですか",
+    "|",
+)
 
 
 def _math(rng: Random) -> str:
@@ -192,19 +207,32 @@ def _function(rng: Random) -> str:
     return f"{lead}{imports}{signature}{quote}{rng.choice(DOC_STARTS)}"
 
 
-def opening(rng: Random) -> tuple[str, bool]:
-    """One opening: (text, whether it is a whole user message)."""
-    kind = rng.random()
-    if kind < 0.22:
-        return "", False
-    if kind < 0.42:
-        return rng.choice(CHAT_STARTS), False
-    if kind < 0.56:
-        return _function(rng), False
-    if kind < 0.60:
-        return rng.choice(CODE_STARTS), False
-    if kind < 0.80:
-        return rng.choice(SUMMARY_STARTS) + rng.choice(NEWS_STARTS), False
-    if kind < 0.90:
-        return _math_opening(rng), False
-    return _math(rng), True
+def _whole_or_begun_maths(rng: Random) -> tuple[str, bool]:
+    return (_math_opening(rng), False) if rng.random() < 0.5 else (_math(rng), True)
+
+
+def _code(rng: Random) -> tuple[str, bool]:
+    return (_function(rng) if rng.random() < 0.78 else rng.choice(CODE_STARTS)), False
+
+
+_KINDS: dict[Opening, Callable[[Random], tuple[str, bool]]] = {
+    "free": lambda rng: ("", False),
+    "chat": lambda rng: (rng.choice(CHAT_STARTS), False),
+    "code": _code,
+    "summary": lambda rng: (rng.choice(SUMMARY_STARTS) + rng.choice(NEWS_STARTS), False),
+    "maths": _whole_or_begun_maths,
+    "languages": lambda rng: (rng.choice(OTHER_STARTS), False),
+}
+
+
+def opening(rng: Random, shares: Mapping[Opening, float]) -> tuple[str, bool]:
+    """One opening.
+
+    Args:
+        shares: how often which kind comes; they need not add up to 1.
+
+    Returns:
+        Its text, and whether it is a whole message.
+    """
+    (kind,) = rng.choices(list(shares), list(shares.values()))
+    return _KINDS[kind](rng)

@@ -1,0 +1,136 @@
+"""The first step: each teacher writes, until there are as many tokens as are wanted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from omnidraft.distill.config import Config, Teacher, TextTeacher
+from omnidraft.distill.sampling import open_sampler
+from omnidraft.distill.shards import (
+    Document,
+    Shard,
+    count_shard,
+    shard_path,
+    shard_source,
+    shards_of,
+    write_shard,
+)
+from omnidraft.runtime.errors import OmniDraftError
+
+Tell = Callable[[int, int | None], None]
+"""Is told how many tokens there are, and how many there are to be; None: it is not known."""
+
+
+def sample(
+    teacher: Teacher,
+    config: Config,
+    folder: Path,
+    sources: Path,
+    *,
+    rank: int = 0,
+    processes: int = 1,
+    tell: Tell = lambda done, wanted: None,
+) -> None:
+    """Write a teacher's shards until there are enough; what is there is kept.
+
+    Args:
+        folder: of the teacher's shards.
+        sources: that names in the configuration are relative to.
+        rank, processes: which share of what is missing is this process's.
+
+    Raises:
+        OmniDraftError: the teacher fails; or shards are there of another configuration.
+    """
+    source = json.dumps(
+        {
+            "teacher": teacher.model_dump(exclude={"weight", "tokens"}),
+            **config.sampling.model_dump(),
+        },
+        sort_keys=True,
+    )
+    there = shards_of(folder)
+    for path in there:
+        if shard_source(path) != source:
+            raise OmniDraftError(
+                f"{path} was sampled by another configuration, or is damaged. Choose another "
+                "folder, or delete it."
+            )
+    counts = [count_shard(path) for path in there]
+    done = sum(tokens for _, tokens in counts)
+    complete = folder / "complete"
+    if isinstance(teacher, TextTeacher):
+        if rank or complete.exists():
+            return
+        wanted, number, step = None, len(there), 1
+        seed = _seed(config, teacher, 0)
+        skipped = sum(documents for documents, _ in counts)
+    else:
+        wanted = -(-max(0, teacher.tokens - done) // processes)
+        number, step = _next(there) + rank, processes
+        seed, skipped = _seed(config, teacher, number), 0
+        if not wanted:
+            return
+    sampler = open_sampler(teacher, config, sources)
+    documents = islice(sampler.documents(seed), skipped, None)
+    mine = 0
+    tell(done, None if wanted is None else done + wanted)
+    for part in _parts(documents, config.sampling.shard_tokens, wanted):
+        mine += sum(len(document.tokens) for document in part)
+        write_shard(shard_path(folder, number), _compact(sampler.surfaces, part), source)
+        number += step
+        tell(done + mine, None if wanted is None else done + wanted)
+    if wanted is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        complete.touch()
+
+
+def _parts(
+    documents: Iterator[Document], size: int, wanted: int | None
+) -> Iterator[list[Document]]:
+    """Documents by shards, until there are ``wanted`` tokens."""
+    part: list[Document] = []
+    held = total = 0
+    for document in documents:
+        part.append(document)
+        held += len(document.tokens)
+        total += len(document.tokens)
+        enough = wanted is not None and total >= wanted
+        if held >= size or enough:
+            yield part
+            part, held = [], 0
+        if enough:
+            return
+    if part:
+        yield part
+
+
+def _compact(surfaces: list[bytes | None], documents: list[Document]) -> Shard:
+    """A shard that holds the surfaces that occur in it, and no others."""
+    occurs = np.zeros(len(surfaces), np.bool_)
+    for each in documents:
+        occurs[each.tokens] = True
+        occurs[each.top] = True
+    used = np.flatnonzero(occurs)
+    place = np.zeros(len(surfaces), np.int32)
+    place[used] = np.arange(len(used))
+    return Shard(
+        [surfaces[token] for token in used],
+        [replace(each, tokens=place[each.tokens], top=place[each.top]) for each in documents],
+    )
+
+
+def _next(there: list[Path]) -> int:
+    return 1 + max((int(path.stem.removeprefix("part-")) for path in there), default=-1)
+
+
+def _seed(config: Config, teacher: Teacher, number: int) -> int:
+    """Of what is written from a shard on."""
+    said = f"{config.seed} {teacher.name} {number}"
+    return int.from_bytes(hashlib.sha256(said.encode()).digest()[:4], "little") >> 1

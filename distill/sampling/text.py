@@ -1,0 +1,78 @@
+"""Text that is there: JSON lines with ``text`` or ``messages``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from omnidraft.distill.config import TextTeacher
+from omnidraft.distill.shards import ANSWER, TOP, USER, Document
+from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
+
+
+class TextSampler:
+    """A ``Sampler`` of files, in a shuffled order. A message is one piece, of the drafter's
+    spelling.
+
+    Args:
+        folder: that file names are relative to.
+
+    Raises:
+        ModelNotFoundError: there is no such file.
+    """
+
+    def __init__(self, teacher: TextTeacher, folder: Path) -> None:
+        self._paths = [
+            path for name in teacher.files for path in sorted(folder.glob(name)) if path.is_file()
+        ]
+        if not self._paths:
+            raise ModelNotFoundError(
+                f"{teacher.name}: there is no file {', '.join(teacher.files)} in {folder}."
+            )
+        self._surfaces: list[bytes | None] = []
+
+    @property
+    def surfaces(self) -> list[bytes | None]:
+        """See ``Sampler``; it grows with the documents."""
+        return self._surfaces
+
+    def documents(self, seed: int) -> Iterator[Document]:
+        """See ``Sampler``: each line once."""
+        lines = [
+            (path, number, line)
+            for path in self._paths
+            for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+            if line.strip()
+        ]
+        Random(seed).shuffle(lines)
+        for path, number, line in lines:
+            pieces = _pieces(path, number, line)
+            tokens = np.arange(len(pieces), dtype=np.int32) + len(self._surfaces)
+            self._surfaces += [words.encode() for _, words in pieces]
+            count = len(pieces)
+            yield Document(
+                tokens,
+                np.array([kind for kind, _ in pieces], np.int8),
+                np.zeros((count, TOP), np.int32),
+                np.zeros((count, TOP), np.float16),
+                np.full(count, np.nan, np.float32),
+            )
+
+
+def _pieces(path: Path, number: int, line: str) -> list[tuple[int, str]]:
+    try:
+        record = json.loads(line)
+        if "text" in record:
+            return [(ANSWER, str(record["text"]))]
+        return [
+            (ANSWER if each["role"] == "assistant" else USER, f"{each['content']}\n")
+            for each in record["messages"]
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedFileError(
+            f"{path}, line {number}: neither text nor messages with role and content."
+        ) from error

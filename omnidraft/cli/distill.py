@@ -1,0 +1,62 @@
+"""``omnidraft distill``: a drafter from the text of teachers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from omnidraft.cli.output import print_table, stdout, steps
+from omnidraft.runtime.errors import MissingDependencyError
+
+
+def distill(
+    configuration: Annotated[
+        Path,
+        typer.Argument(
+            metavar="CONFIG", help="A TOML file: teachers, sizes, steps. See docs/distill.md."
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            metavar="FOLDER", help="Folder for all that is made; the drafter in drafter/."
+        ),
+    ],
+) -> None:
+    """Make a drafter for targets of your own: sample teachers, train, measure, write.
+
+    Run again, it goes on where it was stopped. On several GPUs or machines:
+    torchrun --nproc-per-node 8 -m omnidraft distill CONFIG --output FOLDER.
+
+    \b
+    Examples:
+      omnidraft distill my.toml --output made
+      omnidraft generate "Why is the sky blue?" --target TARGET --drafter made/drafter
+    """
+    try:
+        import accelerate  # noqa: F401
+        import pyarrow  # noqa: F401
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"omnidraft distill needs {error.name}: pip install 'omnidraft[distill]'"
+        ) from error
+    from omnidraft.distill.run import distill as make
+
+    with steps("distilling") as show:
+        result = make(configuration, output, show)
+    table = Table("teacher", "answers", "tokens a round", "first choice right", "loss", box=None)
+    for name, each in result.figures.items():
+        table.add_row(
+            name,
+            f"{each.answers:,}",
+            f"{each.tokens_per_round:.3f}",
+            f"{each.first_choice:.1%}",
+            f"{each.loss:.3f}",
+        )
+    if result.figures:
+        print_table(table)
+    stdout(soft_wrap=True).print(f"{result.folder} is the drafter.", highlight=False)

@@ -1,0 +1,363 @@
+"""What a drafter is made of: configurations, sampled text, and the same text in its own tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from needs import needs
+from tiny import byte_level_tokenizer, sentencepiece_tokenizer
+
+from omnidraft.distill.config import Config, load_config
+from omnidraft.distill.documents import UNKNOWN, Documents, build, load_documents, save_documents
+from omnidraft.distill.shards import ANSWER, FORCED, TOP, USER, Document, Shard
+from omnidraft.distill.spellings import Speller
+from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
+from omnidraft.runtime.text.tokenizer import Tokenizer
+
+TOY = """
+name = "toy"
+held_out = 4
+tokenizer = "tokenizer"
+[[teachers]]
+kind = "text"
+name = "lines"
+licence = "CC0-1.0"
+files = ["*.jsonl"]
+[training]
+[[training.stages]]
+steps = 2
+rate = 1e-3
+"""
+
+
+def draft_tokenizer() -> Tokenizer:
+    settings = json.dumps({"bos_token": "<s>", "eos_token": "</s>"}).encode()
+    content = sentencepiece_tokenizer().to_str().encode()
+    return Tokenizer({"tokenizer.json": content, "tokenizer_config.json": settings})
+
+
+SPELLER = Speller(draft_tokenizer())
+TEACHER = byte_level_tokenizer()
+SURFACES = [
+    *Tokenizer({"tokenizer.json": TEACHER.to_str().encode()}).surfaces,
+    None,  # a control token
+]
+CONTROL = len(SURFACES) - 1
+
+
+def written(text: str, seed: int = 0) -> Document:
+    """A question, a control token and an answer, with random probabilities."""
+    random = np.random.default_rng(seed)
+    ids = TEACHER.encode(text).ids
+    half = len(ids) // 2
+    tokens = np.array([CONTROL, *ids[:half], CONTROL, *ids[half:]], np.int32)
+    kinds = np.array([FORCED, *[USER] * half, FORCED, *[ANSWER] * (len(ids) - half)], np.int8)
+    top = random.integers(0, len(SURFACES), (len(tokens), TOP)).astype(np.int32)
+    top[:, 0] = tokens
+    shares = -np.sort(-random.random((len(tokens), TOP)), axis=1) / TOP
+    shares[0] = 0
+    likelihoods = np.log(random.uniform(0.1, 1, len(tokens))).astype(np.float32)
+    return Document(tokens, kinds, top, shares.astype(np.float16), likelihoods)
+
+
+def built(document: Document, canonical: float, **options: Any) -> Documents:
+    how = {"user_weight": 0.1, "longest": 10_000, "seed": 0} | options
+    return build(Shard(SURFACES, [document]), SPELLER, canonical=canonical, **how)
+
+
+def bytes_of(tokens: Any) -> bytes:
+    surfaces = draft_tokenizer().surfaces
+    return b"".join(surfaces[token] or b"" for token in tokens)
+
+
+@settings(max_examples=60)
+@given(text=st.text(st.characters(codec="utf-8"), min_size=1, max_size=60), canonical=st.booleans())
+def test_a_document_says_the_same_in_the_drafters_tokens(text: str, canonical: bool) -> None:
+    document = written(text)
+    documents = built(document, float(canonical))
+    assert documents.tokens[0] == SPELLER.begin
+    said = b"".join(SURFACES[token] or b"\n" for token in document.tokens)
+    assert bytes_of(documents.tokens) == said
+    assert list(documents.lengths) == [len(documents.tokens)]
+    np.testing.assert_allclose(documents.shares[1:].astype(np.float64).sum(axis=1), 1, atol=0.01)
+    # Control tokens are not learned, questions little, answers wholly.
+    assert set(np.unique(documents.weights)) <= set(np.array([0, 0.1, 1], np.float16))
+    answer = b"".join(SURFACES[t] or b"" for t in document.tokens[document.kinds == ANSWER])
+    assert bytes_of(documents.tokens[documents.weights == 1]) == answer
+
+
+@settings(max_examples=40)
+@given(text=st.text(st.characters(codec="utf-8"), min_size=2, max_size=60), canonical=st.booleans())
+def test_chunks_have_the_likelihood_of_all_that_was_said(text: str, canonical: bool) -> None:
+    document = written(text)
+    chunks = built(document, float(canonical)).chunks
+    learned = built(document, float(canonical)).weights > 0
+    spoken = np.isin(document.kinds, (USER, ANSWER))
+    expected = document.likelihoods[spoken].sum()
+    assert np.nansum(chunks[learned]) == pytest.approx(expected, abs=1e-3)
+    unknown = replace(document, likelihoods=np.full_like(document.likelihoods, np.nan))
+    chunks = built(unknown, float(canonical)).chunks
+    assert set(chunks[~np.isnan(chunks)]) <= {UNKNOWN}
+
+
+def test_labels_are_the_teachers_probabilities_by_first_draft_tokens() -> None:
+    document = written("hello world")
+    documents = built(document, 0.0)
+    controls = np.array([surface is None for surface in SURFACES])
+    likely = document.shares.astype(np.float64) * ~controls[document.top]
+    place = 1
+    for token, top, share in zip(document.tokens, document.top, likely, strict=True):
+        surface = SURFACES[token]
+        pieces = SPELLER.control if surface is None else SPELLER.spell(surface)
+        mass = np.zeros(SPELLER.vocab_size)
+        np.add.at(mass, documents.labels[place], documents.shares[place].astype(np.float64))
+        expected = np.zeros(SPELLER.vocab_size)
+        if share.sum() > 0:
+            for other, p in zip(top, share / share.sum(), strict=True):
+                if (likelier := SURFACES[other]) is not None:
+                    expected[SPELLER.spell(likelier)[0]] += p
+        else:
+            expected[pieces[0]] = 1
+        np.testing.assert_allclose(mass, expected, atol=2e-3)
+        place += len(pieces)
+
+
+def test_cuts_are_before_the_header_the_question_and_the_answer() -> None:
+    head = [CONTROL, *TEACHER.encode("system").ids, CONTROL, *TEACHER.encode("user").ids]
+    shard = []
+    for text in ("one thing", "two things", "what else"):
+        document = written(text)
+        kinds = np.concatenate([np.zeros(len(head), np.int8), document.kinds[1:]])
+        tokens = np.concatenate([np.array(head, np.int32), document.tokens[1:]])
+        extra = len(head) - 1
+        shard.append(
+            Document(
+                tokens,
+                kinds,
+                np.concatenate([np.zeros((extra, TOP), np.int32), document.top]),
+                np.concatenate([np.zeros((extra, TOP), np.float16), document.shares]),
+                np.concatenate([np.zeros(extra, np.float32), document.likelihoods]),
+            )
+        )
+    documents = build(
+        Shard(SURFACES, shard), SPELLER, canonical=0, user_weight=0.1, longest=500, seed=0
+    )
+    for start, length, (header, words, answer) in zip(
+        documents.starts, documents.lengths, documents.cuts, strict=True
+    ):
+        tokens = documents.tokens[start : start + length]
+        assert bytes_of(tokens[1 : header + 1]) == b"\nsystem"
+        assert bytes_of(tokens[1 : words + 1]) == b"\nsystem\nuser"
+        assert documents.weights[start + answer + 1] == 1
+        assert not (documents.weights[start : start + answer + 1] == 1).any()
+
+
+def test_documents_come_back_from_a_file(tmp_path: Path) -> None:
+    documents = built(written("hello world"), 0.0)
+    path = tmp_path / "deep" / "documents"
+    save_documents(path, documents)
+    again = load_documents(path)
+    for name in vars(documents):
+        np.testing.assert_array_equal(getattr(documents, name), getattr(again, name))
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(DamagedFileError, match="Delete it"):
+        load_documents(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (('name = "toy"', 'name = "../toy"'), "name"),
+        (("steps = 2", "steps = 0"), "steps must"),
+        (("rate = 1e-3", "rate = nan"), "rate"),
+        (('kind = "text"', 'kind = "oracle"'), "kind"),
+        (("held_out = 4", "held_out = 4\nheldout = 3"), "heldout is not known"),
+        (("[training]", "[drafter]\nhidden_size = 30\nheads = 4\n[training]"), "hidden_size"),
+        (("[training]", "[sampling]\nopenings = {poems = 1}\n[training]"), "poems"),
+        (('name = "toy"', "name = "), "no TOML"),
+    ],
+)
+def test_a_wrong_configuration_is_refused(
+    tmp_path: Path, change: tuple[str, str], said: str
+) -> None:
+    path = tmp_path / "toy.toml"
+    path.write_text(TOY.replace(*change))
+    with pytest.raises(OmniDraftError, match=said):
+        load_config(path)
+
+
+def toy(tmp_path: Path, lines: int, **changes: str) -> tuple[Config, Path]:
+    with (tmp_path / "lines.jsonl").open("w") as file:
+        for i in range(lines):
+            messages = [
+                {"role": "user", "content": f"Question {i}?"},
+                {"role": "assistant", "content": f"It is {i}, as always."},
+            ]
+            file.write(json.dumps({"messages": messages}) + "\n")
+    text = TOY.replace("[training]", "[sampling]\nshard_tokens = 6\n[training]")
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    path = tmp_path / "toy.toml"
+    path.write_text(text)
+    return load_config(path), path
+
+
+def said_in(folder: Path) -> Iterator[str]:
+    from omnidraft.distill.shards import read_shard, shards_of
+
+    for path in shards_of(folder):
+        shard = read_shard(path)
+        for document in shard.documents:
+            yield b"".join(shard.surfaces[token] or b"" for token in document.tokens).decode()
+
+
+class StoppedError(Exception):
+    pass
+
+
+def test_text_is_sharded_once_whenever_it_is_stopped(tmp_path: Path) -> None:
+    needs("pyarrow")
+    from omnidraft.distill.sampled_text import sample
+
+    config, path = toy(tmp_path, 20)
+    (teacher,) = config.teachers
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    sample(teacher, config, whole, path.parent)
+    expected = sorted(f"Question {i}?\nIt is {i}, as always.\n" for i in range(20))
+    assert sorted(said_in(whole)) == expected
+
+    for _ in range(100):
+        calls = 0
+
+        def tell(done: int, wanted: int | None) -> None:
+            nonlocal calls
+            calls += 1
+            if calls > 2:
+                raise StoppedError
+
+        try:
+            sample(teacher, config, stopped, path.parent, tell=tell)
+            break
+        except StoppedError:
+            (stopped / ".part-00099.parquet.tmp").write_bytes(b"half")
+    assert list(said_in(stopped)) == list(said_in(whole))
+
+
+def test_shards_of_another_configuration_are_refused(tmp_path: Path) -> None:
+    needs("pyarrow")
+    from omnidraft.distill.sampled_text import sample
+    from omnidraft.distill.shards import shards_of
+
+    config, path = toy(tmp_path, 4)
+    (teacher,) = config.teachers
+    sample(teacher, config, tmp_path / "shards", path.parent)
+    other = teacher.model_copy(update={"licence": "another"})
+    with pytest.raises(OmniDraftError, match="another configuration"):
+        sample(other, config, tmp_path / "shards", path.parent)
+    first = shards_of(tmp_path / "shards")[0]
+    first.write_bytes(first.read_bytes()[:40])
+    with pytest.raises(OmniDraftError, match="damaged"):
+        sample(teacher, config, tmp_path / "shards", path.parent)
+
+
+class Server(BaseHTTPRequestHandler):
+    """Answers as OpenAI's protocol has it, in tokens of three bytes."""
+
+    logprobs = True
+    failures = 0
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if type(self).failures:
+            type(self).failures -= 1
+            self.send_error(503)
+            return
+        text = "Größe zählt."
+        data = text.encode()
+        pieces = [data[i : i + 3] for i in range(0, len(data), 3)]
+        content = [
+            {
+                "token": piece.decode(errors="replace"),
+                "bytes": list(piece),
+                "logprob": -0.5,
+                "top_logprobs": [
+                    {"token": "?", "bytes": list(piece), "logprob": -0.5},
+                    {"token": "x", "bytes": [120], "logprob": -1.5},
+                ],
+            }
+            for piece in pieces
+        ]
+        choice: dict[str, Any] = {"message": {"role": "assistant", "content": text}}
+        if body.get("logprobs") and self.logprobs:
+            choice["logprobs"] = {"content": content}
+        answer = json.dumps({"choices": [choice]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    needs("httpx")
+    needs("pyarrow")
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    Server.logprobs, Server.failures = True, 0
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as running:
+        Thread(target=running.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{running.server_port}/v1"
+        running.shutdown()
+
+
+def by_server(tmp_path: Path, url: str) -> tuple[Config, Path]:
+    fields = f'url = "{url}"\nmodel = "m"\ntokens = 60\nrequests = 2'
+    return toy(tmp_path, 1, **{'kind = "text"': 'kind = "server"', 'files = ["*.jsonl"]': fields})
+
+
+def test_a_server_gives_answers_and_their_probabilities(tmp_path: Path, server: str) -> None:
+    from omnidraft.distill.sampled_text import sample
+    from omnidraft.distill.shards import read_shard, shards_of
+
+    config, path = by_server(tmp_path, server)
+    Server.failures = 2
+    sample(config.teachers[0], config, tmp_path / "shards", path.parent)
+    texts = list(said_in(tmp_path / "shards"))
+    assert all(text.endswith("\nGröße zählt.") for text in texts)
+    shard = read_shard(shards_of(tmp_path / "shards")[0])
+    document = shard.documents[0]
+    answer = document.kinds == ANSWER
+    np.testing.assert_allclose(document.likelihoods[answer], -0.5)
+    for place, logarithm in enumerate((-0.5, -1.5)):
+        np.testing.assert_allclose(document.shares[answer, place], np.exp(logarithm), rtol=1e-3)
+    assert (document.top[answer, 0] == document.tokens[answer]).all()
+
+
+def test_a_server_without_probabilities_is_refused(tmp_path: Path, server: str) -> None:
+    from omnidraft.distill.sampled_text import sample
+
+    config, path = by_server(tmp_path, server)
+    Server.logprobs = False
+    with pytest.raises(OmniDraftError, match="no log-probabilities"):
+        sample(config.teachers[0], config, tmp_path / "shards", path.parent)
+
+
+def test_a_server_that_is_gone_is_named(tmp_path: Path, server: str) -> None:
+    from omnidraft.distill.sampled_text import sample
+
+    config, path = by_server(tmp_path, server)
+    Server.failures = 10**6
+    with pytest.raises(OmniDraftError, match="does not answer"):
+        sample(config.teachers[0], config, tmp_path / "shards", path.parent)
