@@ -49,6 +49,7 @@ def main(folder: Path, prompts: Path, count: int = 50, tokens: int = 32) -> None
         ) as model:
             cache = model._session.cache
             assert cache is not None and not len(cache)
+            least_pass = model._session.target.model.least_pass
             answers, costs = [], []
             for text in texts:
                 answer = model.generate(text, max_new_tokens=tokens, **way)
@@ -72,6 +73,7 @@ def main(folder: Path, prompts: Path, count: int = 50, tokens: int = 32) -> None
         "prompts": texts,
         "max_new_tokens": tokens,
         "threads": THREADS,
+        "least_pass": least_pass,
         "ways": recorded,
     }
     (folder / "answers.json").write_text(json.dumps(content), "utf-8")
