@@ -7,6 +7,7 @@ something that it needs is missing here.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -66,6 +67,9 @@ def main() -> None:
     }
     ours |= natives.build(HERE.parent, "arm64-v8a", target / "native")
     _say("sources and tests")
+    # In old classes the compiler would find what the sources no longer have.
+    for classes in [*HERE.glob("*/target/classes"), *HERE.glob("*/target/test-classes")]:
+        shutil.rmtree(classes)
     maven(HERE / "pom.xml", "package", environment=environment)
     libraries = [Path(p) for p in (target / "libraries.txt").read_text().strip().split(":")]
     jars = [target / "app-0.1.0.jar", *libraries]
