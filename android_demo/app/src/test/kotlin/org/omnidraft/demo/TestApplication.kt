@@ -30,10 +30,13 @@ class TestApplication : DemoApplication() {
     }
 }
 
-/** Lets the main thread work until [condition] holds, which other threads may bring about. */
-fun await(what: String, condition: () -> Boolean) {
+/**
+ * Lets the main thread work until [condition] holds, which other threads may bring about. It is
+ * looked at [times] times at most, 10 ms apart.
+ */
+fun await(what: String, times: Int = 3000, condition: () -> Boolean) {
     val looper = shadowOf(Looper.getMainLooper())
-    repeat(3000) {
+    repeat(times) {
         looper.idle()
         if (condition()) return
         Thread.sleep(10)

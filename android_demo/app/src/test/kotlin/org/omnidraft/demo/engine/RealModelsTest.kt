@@ -51,7 +51,7 @@ class RealModelsTest {
         free(bytes = 8_000_000_000)
         for ((name, folder) in mapOf(TARGET to "target", "drafter" to "drafter")) {
             app.library.import(Folder(name, File(models, folder)))
-            await("$name is imported") { app.library.state.value.importing == null }
+            await("$name is imported", PATIENCE) { app.library.state.value.importing == null }
             assertEquals(LibraryNotice.Imported(name), app.library.state.value.notice)
         }
     }
@@ -93,18 +93,18 @@ class RealModelsTest {
     @Test
     fun `an answer in the chat can be stopped, outlives the process, and its models can be closed`() {
         app.chat.open(Choice(TARGET, "drafter"))
-        await("the models are open") { app.chat.state.value.phase == Phase.Ready }
+        awaitReady(app)
         app.chat.send(LONG)
-        await("some pieces are there") { app.chat.state.value.turns.last().pieces.size >= 8 }
+        await("some pieces are there", PATIENCE) { app.chat.state.value.turns.last().pieces.size >= 8 }
         assertEquals(Phase.Answering, app.chat.state.value.phase)
         app.chat.stop()
-        await("the answer ends") { app.chat.state.value.phase == Phase.Ready }
+        awaitReady(app)
         val turns = app.chat.state.value.turns
         assertEquals(Ending.STOPPED, turns.last().ending)
         assertNotEquals("", turns.last().text.trim())
 
         app.chat.send(SHORT)
-        await("the next answer is complete") { app.chat.state.value.phase == Phase.Ready }
+        awaitReady(app)
         assertEquals(Ending.COMPLETE, app.chat.state.value.turns.last().ending)
         assertTrue(working())
         app.chat.rest()
@@ -114,10 +114,17 @@ class RealModelsTest {
         val next = DemoApplication()
         shadowOf(next).callAttach(app.baseContext)
         next.chat.restore()
-        await("the models are open again") { next.chat.state.value.phase == Phase.Ready }
+        awaitReady(next)
         assertEquals(turns, next.chat.state.value.turns.take(2))
         next.chat.rest()
         await("the models are closed again") { next.chat.state.value.phase == Phase.Resting }
+    }
+
+    /** Waits until models are open and no answer is being written. */
+    private fun awaitReady(app: DemoApplication) {
+        val before = setOf(Phase.NoModel, Phase.Opening, Phase.Answering)
+        await("models are ready", PATIENCE) { app.chat.state.value.phase !in before }
+        assertEquals(Phase.Ready, app.chat.state.value.phase)
     }
 
     private fun working() = Thread.getAllStackTraces().keys.any { it.name == "omnidraft" }
@@ -162,5 +169,8 @@ class RealModelsTest {
         const val TARGET = "smollm2-135m"
         const val LONG = "Why is the sky blue? Explain it in three paragraphs."
         const val SHORT = "What is 2 plus 2?"
+
+        /** Real models take their time: five minutes, beside other work. */
+        const val PATIENCE = 30_000
     }
 }
