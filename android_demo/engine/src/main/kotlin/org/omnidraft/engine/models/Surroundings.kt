@@ -2,7 +2,7 @@ package org.omnidraft.engine.models
 
 import java.io.IOException
 import java.nio.file.Files
-import java.nio.file.Path
+import java.nio.file.Paths
 import kotlinx.serialization.json.JsonObject
 import kotlinx.serialization.json.buildJsonObject
 import kotlinx.serialization.json.put
@@ -23,7 +23,7 @@ internal fun surroundings(operators: String): JsonObject = buildJsonObject {
     val architecture = System.getProperty("os.arch")
     put("machine", if (architecture == "amd64") "x86_64" else architecture)
     putJsonArray("cpu_features") { cpuFeatures().forEach(::add) }
-    val library = Path.of(operators)
+    val library = Paths.get(operators)
     val file = if (Files.isRegularFile(library)) reading(library) { fileSha256(library) } else ""
     put("kernels", "$VERSION ${file.take(16)}".trimEnd())
 }
@@ -37,7 +37,7 @@ private val FEATURES = (
 /** The instruction sets that kernels choose by, where the system tells, else none. */
 internal fun cpuFeatures(): List<String> {
     val lines = try {
-        Files.readAllLines(Path.of("/proc/cpuinfo"))
+        Files.readAllLines(Paths.get("/proc/cpuinfo"))
     } catch (_: IOException) {
         emptyList()
     }
