@@ -26,15 +26,16 @@ def distill(
         ),
     ],
 ) -> None:
-    """Make a drafter for targets of your own: sample teachers, train, measure, write.
+    """Make a drafter from the writing of models.
 
-    Run again, it goes on where it was stopped. On several GPUs or machines:
-    torchrun --nproc-per-node 8 -m omnidraft distill CONFIG --output FOLDER.
+    Samples teachers, trains a small Llama on their text, measures and writes it. Run again, it goes
+    on where it was stopped. Several GPUs or machines share one folder.
 
     \b
     Examples:
       omnidraft distill my.toml --output made
-      omnidraft generate "Why is the sky blue?" --target TARGET --drafter made/drafter
+      torchrun --nproc-per-node 8 -m omnidraft distill my.toml --output made
+      omnidraft generate "Why is the sky blue?" --drafter made/drafter
     """
     try:
         import accelerate  # noqa: F401
