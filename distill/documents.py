@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from omnidraft.distill.files import file_in_folder
 from omnidraft.distill.shards import ANSWER, FORCED, TOP, USER, Document, Shard
 from omnidraft.distill.spellings import Alignment, Speller, align
-from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
+from omnidraft.runtime.errors import DamagedFileError
 
 UNKNOWN = math.inf
 """Of a chunk whose likelihood the teacher did not give."""
@@ -54,8 +55,7 @@ def build(
 
     Args:
         canonical: the share of them that are spelled in the drafter's own segmentation; their
-            labels
-            are certain.
+            labels are certain.
         longest: draft tokens of a document; what is behind is left out.
     """
     alignment = align(shard.surfaces, speller)
@@ -210,14 +210,8 @@ def save_documents(path: Path, documents: Documents) -> None:
     from safetensors.numpy import save_file
 
     arrays = {each.name: getattr(documents, each.name) for each in fields(documents)}
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(arrays, temporary)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise OmniDraftError(f"{path} cannot be written: {error.strerror or error}.") from error
+    with file_in_folder(path) as file:
+        save_file(arrays, file)
 
 
 def load_documents(path: Path) -> Documents:

@@ -2,8 +2,8 @@
 answers.
 
 Where the teacher answers greedily, its answer is known beforehand: a round's first j draft tokens
-    are right just where the drafter, given the true text, would say the true next token j times on
-    end. So one pass over a document plays all its rounds.
+are right just where the drafter, given the true text, would say the true next token j times on
+end. So one pass over a document plays all its rounds.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
+from omnidraft.distill.files import file_in_folder
+from omnidraft.runtime.errors import DamagedFileError
 
 TOP = 8
 """Probabilities that are kept of each position."""
@@ -83,14 +84,8 @@ def write_shard(path: Path, shard: Shard, source: str) -> None:
     surfaces = [None if each is None else each.hex() for each in shard.surfaces]
     metadata = {_SURFACES: json.dumps(surfaces).encode(), _SOURCE: source.encode()}
     table = pa.table(columns).replace_schema_metadata(metadata)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        pq.write_table(table, temporary, compression="zstd")
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise OmniDraftError(f"{path} cannot be written: {error.strerror or error}.") from error
+    with file_in_folder(path) as file:
+        pq.write_table(table, file, compression="zstd")
 
 
 def read_shard(path: Path) -> Shard:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from omnidraft.distill.batches import Batch, Plan
 from omnidraft.distill.config import Stage, Training
+from omnidraft.distill.files import file_in_folder
 from omnidraft.distill.grid import eight_bits, on_grid
 from omnidraft.distill.losses import likelihood_matching, soft_cross_entropy
 from omnidraft.distill.network import Drafter
@@ -189,20 +190,14 @@ def _rounding(model: Drafter, stage: Stage, device: str) -> Iterator[None]:
 def _save(
     path: Path, digest: str, model: Drafter, optimizers: list[torch.optim.Optimizer], done: int
 ) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
     content = {
         "digest": digest,
         "done": done,
         "model": model.state_dict(),
         "optimizers": [optimizer.state_dict() for optimizer in optimizers],
     }
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(content, temporary)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise OmniDraftError(f"{path} cannot be written: {error.strerror or error}.") from error
+    with file_in_folder(path) as file:
+        torch.save(content, file)
 
 
 def _load(path: Path, digest: str, model: Drafter, optimizers: list[torch.optim.Optimizer]) -> int:

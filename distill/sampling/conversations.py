@@ -26,8 +26,7 @@ class Plans:
         tokens: int64 [plans, longest], padded.
         lengths: int64 [plans].
         whole: int64 [plans], 1 where the beginning ends with the answer's header, 0 where the
-            teacher
-            goes on with the user's message.
+            teacher goes on with the user's message.
     """
 
     tokens: Tensor
