@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from omnidraft import __version__
 from omnidraft.distill.config import Config, LocalTeacher, ServerTeacher, Teacher
@@ -27,7 +28,11 @@ def card(
 ) -> str:
     """Markdown, with the front matter that model hubs read."""
     licences = sorted({teacher.licence for teacher in config.teachers})
-    bases = [teacher.model for teacher in config.teachers if isinstance(teacher, LocalTeacher)]
+    bases = [
+        teacher.repository
+        for teacher in config.teachers
+        if isinstance(teacher, LocalTeacher) and teacher.repository is not None
+    ]
     shape = config.drafter
     lines = [
         "---",
@@ -96,7 +101,9 @@ def _figures(figures: Mapping[str, Figures]) -> Sequence[str]:
 
 def _what(teacher: Teacher) -> str:
     if isinstance(teacher, LocalTeacher):
-        return f"`{teacher.model}`, sampled"
+        of = "" if teacher.repository is None else f" of {teacher.repository}"
+        # A path says something on one machine only.
+        return f"`{PurePath(teacher.model).name}`{of}, sampled"
     if isinstance(teacher, ServerTeacher):
         return f"`{teacher.model}` behind a server, sampled"
     return "text that was there"

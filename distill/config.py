@@ -57,13 +57,15 @@ class _Teacher(_Part):
 class LocalTeacher(_Teacher):
     """A model on this machine.
 
-    ``model``: a checkpoint's folder, a GGUF file, or a Hugging Face id. ``tokens``: to be sampled.
+    ``model``: a checkpoint's folder, a GGUF file, or a Hugging Face id. ``repository``: the model's
+    Hugging Face id, which the model card names as its base. ``tokens``: to be sampled.
     ``sampler``: ``cuda-graphs`` for Llama and Qwen2 on one CUDA device, ``library`` for whatever
     transformers runs anywhere; ``auto``: the former where it can.
     """
 
     kind: Literal["model"]
     model: str
+    repository: str | None = None
     tokens: Positive
     sampler: Literal["auto", "cuda-graphs", "library"] = "auto"
     streams: Positive = 64

@@ -113,6 +113,10 @@ class _Run:
     def sample(self) -> None:
         """Text of each teacher."""
         for teacher in self.config.teachers:
+            folder = self.output / "shards" / teacher.name
+            there = shards_of(folder)
+            # No process writes before all have seen the same.
+            self.accelerator.wait_for_everyone()
 
             def tell(done: int, wanted: int | None, name: str = teacher.name) -> None:
                 share = min(1.0, done / wanted) if wanted else None
@@ -121,8 +125,9 @@ class _Run:
             sample(
                 teacher,
                 self.config,
-                self.output / "shards" / teacher.name,
+                folder,
                 self.path.parent,
+                there,
                 rank=self.accelerator.process_index,
                 processes=self.accelerator.num_processes,
                 tell=tell,
@@ -140,6 +145,8 @@ class _Run:
                 documents = self.output / "documents" / teacher.name / f"{shard.stem}.safetensors"
                 if not documents.exists():
                     jobs.append(_Job(self.config, self.files, shard, documents, number == 0))
+        # No process writes before all have seen the same.
+        self.accelerator.wait_for_everyone()
         mine = jobs[self.accelerator.process_index :: self.accelerator.num_processes]
         workers = max(1, min(len(mine), own_cores().usable // self.accelerator.num_processes))
         with ExitStack() as stack:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -19,7 +19,6 @@ from omnidraft.distill.shards import (
     count_shard,
     shard_path,
     shard_source,
-    shards_of,
     write_shard,
 )
 from omnidraft.runtime.errors import OmniDraftError
@@ -33,6 +32,7 @@ def sample(
     config: Config,
     folder: Path,
     sources: Path,
+    there: Sequence[Path],
     *,
     rank: int = 0,
     processes: int = 1,
@@ -43,6 +43,7 @@ def sample(
     Args:
         folder: of the teacher's shards.
         sources: that names in the configuration are relative to.
+        there: the shards that the folder held before any process began to write.
         rank, processes: which share of what is missing is this process's.
 
     Raises:
@@ -50,12 +51,11 @@ def sample(
     """
     source = json.dumps(
         {
-            "teacher": teacher.model_dump(exclude={"weight", "tokens"}),
+            "teacher": teacher.model_dump(exclude={"weight", "tokens", "licence", "repository"}),
             **config.sampling.model_dump(),
         },
         sort_keys=True,
     )
-    there = shards_of(folder)
     for path in there:
         if shard_source(path) != source:
             raise OmniDraftError(
@@ -126,7 +126,7 @@ def _compact(surfaces: list[bytes | None], documents: list[Document]) -> Shard:
     )
 
 
-def _next(there: list[Path]) -> int:
+def _next(there: Sequence[Path]) -> int:
     return 1 + max((int(path.stem.removeprefix("part-")) for path in there), default=-1)
 
 

@@ -228,11 +228,12 @@ class StoppedError(Exception):
 def test_text_is_sharded_once_whenever_it_is_stopped(tmp_path: Path) -> None:
     needs("pyarrow")
     from omnidraft.distill.sampled_text import sample
+    from omnidraft.distill.shards import shards_of
 
     config, path = toy(tmp_path, 20)
     (teacher,) = config.teachers
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    sample(teacher, config, whole, path.parent)
+    sample(teacher, config, whole, path.parent, [])
     expected = sorted(f"Question {i}?\nIt is {i}, as always.\n" for i in range(20))
     assert sorted(said_in(whole)) == expected
 
@@ -246,7 +247,7 @@ def test_text_is_sharded_once_whenever_it_is_stopped(tmp_path: Path) -> None:
                 raise StoppedError
 
         try:
-            sample(teacher, config, stopped, path.parent, tell=tell)
+            sample(teacher, config, stopped, path.parent, shards_of(stopped), tell=tell)
             break
         except StoppedError:
             (stopped / ".part-00099.parquet.tmp").write_bytes(b"half")
@@ -260,14 +261,20 @@ def test_shards_of_another_configuration_are_refused(tmp_path: Path) -> None:
 
     config, path = toy(tmp_path, 4)
     (teacher,) = config.teachers
-    sample(teacher, config, tmp_path / "shards", path.parent)
-    other = teacher.model_copy(update={"licence": "another"})
+    folder = tmp_path / "shards"
+    sample(teacher, config, folder, path.parent, [])
+    other = teacher.model_copy(update={"files": ["other.jsonl"]})
     with pytest.raises(OmniDraftError, match="another configuration"):
-        sample(other, config, tmp_path / "shards", path.parent)
-    first = shards_of(tmp_path / "shards")[0]
+        sample(other, config, folder, path.parent, shards_of(folder))
+    # What changes no text does not matter.
+    sample(
+        teacher.model_copy(update={"licence": "another"}), config, folder, path.parent,
+        shards_of(folder),
+    )  # fmt: skip
+    first = shards_of(folder)[0]
     first.write_bytes(first.read_bytes()[:40])
     with pytest.raises(OmniDraftError, match="damaged"):
-        sample(teacher, config, tmp_path / "shards", path.parent)
+        sample(teacher, config, folder, path.parent, shards_of(folder))
 
 
 class Server(BaseHTTPRequestHandler):
@@ -333,7 +340,7 @@ def test_a_server_gives_answers_and_their_probabilities(tmp_path: Path, server: 
 
     config, path = by_server(tmp_path, server)
     Server.failures = 2
-    sample(config.teachers[0], config, tmp_path / "shards", path.parent)
+    sample(config.teachers[0], config, tmp_path / "shards", path.parent, [])
     texts = list(said_in(tmp_path / "shards"))
     assert all(text.endswith("\nGröße zählt.") for text in texts)
     shard = read_shard(shards_of(tmp_path / "shards")[0])
@@ -351,7 +358,7 @@ def test_a_server_without_probabilities_is_refused(tmp_path: Path, server: str) 
     config, path = by_server(tmp_path, server)
     Server.logprobs = False
     with pytest.raises(OmniDraftError, match="no log-probabilities"):
-        sample(config.teachers[0], config, tmp_path / "shards", path.parent)
+        sample(config.teachers[0], config, tmp_path / "shards", path.parent, [])
 
 
 def test_a_server_that_is_gone_is_named(tmp_path: Path, server: str) -> None:
@@ -360,4 +367,4 @@ def test_a_server_that_is_gone_is_named(tmp_path: Path, server: str) -> None:
     config, path = by_server(tmp_path, server)
     Server.failures = 10**6
     with pytest.raises(OmniDraftError, match="does not answer"):
-        sample(config.teachers[0], config, tmp_path / "shards", path.parent)
+        sample(config.teachers[0], config, tmp_path / "shards", path.parent, [])
