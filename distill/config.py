@@ -27,14 +27,15 @@ class Shape(_Part):
     """Sizes of the drafter, a Llama with a tied head.
 
     ``drafted_tokens``: rows of the head that are computed when drafting, of the tokens that it
-    proposes most; None: all. ``start``: a drafter's folder to go on from; None: fresh weights.
+    proposes most; None: all. ``start``: the drafter to go on from, a folder or ``default``; None:
+    fresh weights.
     """
 
     layers: Positive = 3
     hidden_size: Positive = 320
     feed_forward_size: Positive = 896
     heads: Positive = 5
-    positions: Positive = 2048
+    positions: Positive = 1024
     rope_theta: Annotated[float, Field(gt=0)] = 10000.0
     drafted_tokens: Positive | None = 12288
     start: str | None = None

@@ -46,7 +46,11 @@ _WAIT = timedelta(hours=24)  # of processes that have nothing to do
 
 @dataclass(frozen=True)
 class Result:
-    """A drafter's folder, and what it is worth with each teacher's text."""
+    """A drafter's folder, and what it is worth with each teacher's text.
+
+    Args:
+        figures: in the first process alone.
+    """
 
     folder: Path
     figures: dict[str, Figures]
@@ -77,6 +81,7 @@ def distill(path: Path, output: Path, show: Show = lambda step, done, detail: No
     if accelerator.is_main_process:
         run.finish(model)
     accelerator.wait_for_everyone()
+    accelerator.end_training()
     return Result(output / "drafter", run.figures)
 
 
@@ -164,7 +169,7 @@ class _Run:
         torch.manual_seed(config.seed)
         model = Drafter(config.drafter, self.speller.vocab_size)
         if config.drafter.start is not None:
-            _take_weights(model, self.path.parent / config.drafter.start)
+            _take_weights(model, _drafter_folder(config.drafter.start, self.path.parent))
         stages = config.training.stages
         checkpoints = [
             self.output / "training" / f"stage-{i}.pt" for i in range(1, len(stages) + 1)
@@ -302,8 +307,14 @@ def _spell(job: _Job) -> None:
 
 def _tokenizer_folder(config: Config, folder: Path) -> Path:
     """Of the drafter to go on from, or the one that is named, or the default drafter's."""
-    named = config.tokenizer if config.drafter.start is None else config.drafter.start
-    return default_drafter_folder() if named is None else folder / named
+    if config.drafter.start is None and config.tokenizer is not None:
+        return folder / config.tokenizer
+    return _drafter_folder(config.drafter.start or "default", folder)
+
+
+def _drafter_folder(name: str, folder: Path) -> Path:
+    """Of a drafter by its path, relative to ``folder``, or the default one."""
+    return default_drafter_folder() if name == "default" else folder / name
 
 
 def _take_weights(model: Drafter, folder: Path) -> None:

@@ -216,10 +216,10 @@ class _Network:
         self.decoder = decoder = checkpoint.decoder
 
         def matrix(values: NDArray[np.float32]) -> Tensor:
-            return torch.from_numpy(np.ascontiguousarray(values)).to("cuda", torch.bfloat16)
+            return torch.tensor(values).to("cuda", torch.bfloat16)
 
         def vector(values: NDArray[np.float32]) -> Tensor:
-            return torch.from_numpy(np.ascontiguousarray(values)).reshape(-1).to("cuda")
+            return torch.tensor(values).reshape(-1).to("cuda")
 
         self.embedding = matrix(checkpoint.rows("embedding"))
         tied = decoder.tied_embeddings

@@ -58,6 +58,6 @@ def distill(
             f"{each.first_choice:.1%}",
             f"{each.loss:.3f}",
         )
-    if result.figures:
+    if result.figures:  # of many processes, one speaks
         print_table(table)
-    stdout(soft_wrap=True).print(f"{result.folder} is the drafter.", highlight=False)
+        stdout(soft_wrap=True).print(f"{result.folder} is the drafter.", highlight=False)
