@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,23 @@ def llama_rows(checkpoint: Checkpoint, name: str) -> NDArray[np.float32]:
     if split_name(name)[1] == "q" and abs(factor - 1) > 1e-6:
         rows = rows * np.float32(factor)
     return rows
+
+
+def as_floats(rows: NDArray[np.float32], name: str, *, half: bool) -> NDArray[np.floating[Any]]:
+    """A tensor in float32 or float16.
+
+    Raises:
+        OmniDraftError: float16 does not hold it; ``name`` is its name in a ``Checkpoint``.
+    """
+    if not half:
+        return rows
+    with np.errstate(over="ignore"):
+        values = rows.astype(np.float16)
+    if not np.isfinite(values).all():
+        raise OmniDraftError(
+            f"Weights of {name} are too large for float16. Choose --quantization none."
+        )
+    return values
 
 
 def describe_matrices(matrices: Iterable[tuple[str, int, int]], *, tied: bool) -> list[WeightShare]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -19,13 +20,13 @@ from omnidraft.export.interchange.blocks import BLOCK, q4_0, q8_0
 from omnidraft.export.interchange.gguf_tokenizer import add_tokenizer, check_tokenizer
 from omnidraft.export.interchange.rotation import base_of, check_rotation, frequency_factors
 from omnidraft.export.interchange.weights import (
+    as_floats,
     describe_matrices,
     llama_rows,
     refuse_graph_options,
 )
 from omnidraft.export.meanings import GGUF_USAGE
 from omnidraft.export.recipes import NO_WORDS, Built, Options, Progress, Words
-from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.storage.bundle import Backend, Graph, Quantization, Thresholds
 from omnidraft.runtime.storage.manifest import Layout
 
@@ -136,15 +137,10 @@ def _ordered(rows: NDArray[np.float32], name: str, d: Decoder) -> NDArray[np.flo
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
 
 
-def _as(kind: Kind, rows: NDArray[np.float32], name: str) -> NDArray[np.generic]:
+def _as(kind: Kind, rows: NDArray[np.float32], name: str) -> NDArray[Any]:
     """A matrix in a type of GGUF's."""
     if kind == Kind.Q8_0:
         return q8_0(rows)
     if kind == Kind.Q4_0:
         return q4_0(rows)
-    values = rows.astype(np.float16 if kind == Kind.F16 else np.float32)
-    if not np.isfinite(values).all():
-        raise OmniDraftError(
-            f"Weights of {name} are too large for float16. Choose --quantization none."
-        )
-    return values
+    return as_floats(rows, name, half=kind == Kind.F16)

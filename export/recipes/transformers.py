@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from omnidraft.export.checkpoint import Checkpoint, Decoder
@@ -16,13 +17,13 @@ from omnidraft.export.checkpoint.architectures import HF_NAMES
 from omnidraft.export.checkpoint.spec import split_name, tensor_names
 from omnidraft.export.interchange.rotation import check_rotation, rope_fields
 from omnidraft.export.interchange.weights import (
+    as_floats,
     describe_matrices,
     llama_rows,
     refuse_graph_options,
 )
 from omnidraft.export.meanings import TRANSFORMERS_USAGE
 from omnidraft.export.recipes import NO_WORDS, Built, Options, Progress, Words
-from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.storage.bundle import Backend, Graph, Quantization, SpecialTokens, Thresholds
 from omnidraft.runtime.storage.manifest import Layout
 
@@ -65,15 +66,12 @@ class TransformersRecipe:
         half = options.quantization == "float16"
         config = _config(d, options, words.special)
         names = list(tensor_names(d))
-        tensors, matrices = {}, []
+        tensors: dict[str, NDArray[np.floating[Any]]] = {}
+        matrices = []
         for number, name in enumerate(names):
             progress("weights", number, len(names))
             rows = llama_rows(checkpoint, name)
-            values = rows.astype(np.float16 if half else np.float32)
-            if not np.isfinite(values).all():
-                raise OmniDraftError(
-                    f"Weights of {name} are too large for float16. Choose --quantization none."
-                )
+            values = as_floats(rows, name, half=half)
             tensors[_stored_name(name)] = values
             if rows.ndim == 2:
                 matrices.append((name, values.itemsize * 8, values.size))
