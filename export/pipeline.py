@@ -339,7 +339,7 @@ def _warn_of_calibration(found: Parity, built_in: Parity, calibration: Path) -> 
 
 def _remedy(quantization: Quantization, recipe: Recipe, calibration: Path | None) -> str:
     remedies = []
-    if quantization != recipe.quantizations[-1]:
+    if quantization != "none" and "none" in recipe.quantizations:
         remedies.append("a finer --quantization")
     if quantization in recipe.calibrated:
         remedies.append(
