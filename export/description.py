@@ -129,8 +129,11 @@ def _readme(bundle: Bundle) -> str:
             f"## `{graph.file}` ({graph.role}{method}{passes})",
             graph.usage,
             *_needs(graph),
-            _table("input", graph.inputs),
-            _table("output", graph.outputs),
+            *(
+                _table(what, tensors)
+                for what, tensors in (("input", graph.inputs), ("output", graph.outputs))
+                if tensors
+            ),
         ]
     return "\n\n".join(parts) + "\n"
 

@@ -17,6 +17,7 @@ from omnidraft.runtime.models.progress import Progress
 from omnidraft.runtime.storage.bundle import BUNDLE_FILE, Bundle, Quantization
 from omnidraft.runtime.storage.checkpoints import source_sha256
 from omnidraft.runtime.storage.files import expanded
+from omnidraft.runtime.storage.manifest import CHECKPOINTS
 
 _GRAPHS = 5
 """Changes when the exported graphs do, so that bundles made before are not used."""
@@ -33,8 +34,9 @@ def learnable_drafter(name: str, *, progress: Progress = lambda step, fraction: 
         OmniDraftError: see ``export``; or the bundle has no LoRA inputs.
     """
     folder = expanded(name)
-    if (folder / BUNDLE_FILE).is_file():
-        bundle = Bundle.load(folder, checksums=False)
+    bundle = Bundle.load(folder, checksums=False) if (folder / BUNDLE_FILE).is_file() else None
+    # A checkpoint that was exported for other programs is one here, too.
+    if bundle is not None and bundle.backend not in CHECKPOINTS:
         if bundle.lora is None:
             raise OmniDraftError(
                 f"{folder} has no LoRA inputs and takes no adapter. Export it again with "

@@ -124,6 +124,17 @@ RUNNER_USAGE = (
     "There is no LoRA here: the base model answers."
 )
 
+TRANSFORMERS_USAGE = (
+    "Weights of a Llama in this folder, which transformers loads: "
+    "AutoModelForCausalLM.from_pretrained(folder) and AutoTokenizer.from_pretrained(folder). It "
+    "drafts for a target of another vocabulary where that one's generate() gets it as "
+    "assistant_model, with tokenizer and assistant_tokenizer. No space stands in front of a text."
+)
+GGUF_USAGE = (
+    "For llama.cpp, as a model (--model) or as the draft model of another (--model-draft). The "
+    "tokenizer is in the file. No space stands in front of a text."
+)
+
 TRAINING: Meanings = {
     "tokens": "ids of a text",
     "positions": "place of each token in the text, counted from 0",

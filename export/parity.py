@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omnidraft.export.latency import is_emulated, measure_latency
-from omnidraft.runtime.engines import open_engine
+from omnidraft.export.opening import opened
 from omnidraft.runtime.engines.model import CausalModel
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
 from omnidraft.runtime.storage.bundle import Bundle, Latency, Parity, Thresholds
+from omnidraft.runtime.storage.manifest import CHECKPOINTS
 
 Logits = NDArray[np.float32]
 
@@ -220,11 +221,12 @@ class Verified:
 
     Args:
         reason: in what parity differs from the manifest's by more than rounding; "" if in nothing.
+        latency: None of a checkpoint for other programs, whose speed is theirs.
         other_processor: whether the manifest's latency was measured on another kind of processor.
     """
 
     parity: Parity
-    latency: Latency
+    latency: Latency | None
     reason: str
     other_processor: bool
 
@@ -237,7 +239,7 @@ class Verified:
         """For JSON."""
         return {
             "parity": self.parity.model_dump(),
-            "latency": self.latency.model_dump(),
+            "latency": self.latency and self.latency.model_dump(),
             "other_processor": self.other_processor,
             "ok": self.ok,
         }
@@ -256,15 +258,18 @@ def verify(bundle: Bundle, folder: Path, threads: int) -> Verified:
     if bundle.parity is None or REFERENCE_FILE not in bundle.files:
         raise DamagedFileError(f"{folder} has no parity report. Export the bundle again.")
     reference = Reference.load(folder / REFERENCE_FILE)
-    parity = measure_parity(open_engine(folder, threads=threads), reference)
+    with opened(bundle, folder, threads) as model:
+        parity = measure_parity(model, reference)
     differing = [
         f"{name} is {found:.4f}, the manifest says {stated:.4f}"
         for name, tolerance in TOLERANCES.items()
         if abs((found := getattr(parity, name)) - (stated := getattr(bundle.parity, name)))
         > tolerance
     ]
-    latency = measure_latency(folder, threads)
-    other = any(stated.processor != latency.processor for stated in bundle.latency)
+    latency = None if bundle.backend in CHECKPOINTS else measure_latency(folder, threads)
+    other = latency is not None and any(
+        stated.processor != latency.processor for stated in bundle.latency
+    )
     return Verified(parity, latency, "; ".join(differing), other)
 
 

@@ -6,18 +6,18 @@ import dataclasses
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 
 from omnidraft.export.calibration import calibration_texts, held_texts
-from omnidraft.export.checkpoint import Checkpoint, Decoder, open_checkpoint
+from omnidraft.export.checkpoint import Decoder, open_checkpoint
 from omnidraft.export.checkpoint.safetensors import describe
 from omnidraft.export.checkpoint.spec import check_drafts
 from omnidraft.export.description import describe_folder, special_tokens
+from omnidraft.export.interchange.tokenizer import without_prefix
 from omnidraft.export.latency import measure_latency
+from omnidraft.export.manifests import describe_bundle, with_files
 from omnidraft.export.merging import MergedCheckpoint, find_adapter, prove_merged
+from omnidraft.export.opening import float32_model, opened
 from omnidraft.export.parity import (
     REFERENCE_FILE,
     Reference,
@@ -27,9 +27,8 @@ from omnidraft.export.parity import (
     parity_text,
     shortcomings,
 )
-from omnidraft.export.recipes import Built, Options, Recipe, backends, find_recipe
+from omnidraft.export.recipes import Options, Recipe, Words, backends, find_recipe
 from omnidraft.runtime.engines import open_engine
-from omnidraft.runtime.engines.model import CausalModel
 from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.models.hub import hub_config, hub_name
 from omnidraft.runtime.models.progress import Progress
@@ -38,16 +37,13 @@ from omnidraft.runtime.storage.bundle import (
     BUNDLE_FILE,
     PROMISED_BITS,
     Bundle,
-    FileEntry,
-    Geometry,
     Parity,
     Quantization,
     Thresholds,
 )
-from omnidraft.runtime.storage.checkpoints import source_sha256
 from omnidraft.runtime.storage.files import expanded
 from omnidraft.runtime.storage.folders import whole_folder
-from omnidraft.runtime.storage.manifest import describe_files
+from omnidraft.runtime.storage.manifest import CHECKPOINTS
 from omnidraft.runtime.text.tokenizer import Tokenizer, tokenizer_files
 
 # Tokens of a calibration text: recipes run whole texts in one pass.
@@ -107,6 +103,8 @@ def export(
         if merged:
             checkpoint = MergedCheckpoint(base, lora)
         files = tokenizer_files(source)
+        if backend in CHECKPOINTS:
+            files = without_prefix(files)
         tokenizer = Tokenizer(files)
         _check_vocabulary(checkpoint.decoder, tokenizer)
         context = _context(options, recipe, checkpoint.decoder)
@@ -117,13 +115,14 @@ def export(
         tokens = [tokenizer.encode(text)[:longest] for text in calibrating]
         if calibration is not None:
             _check_enough(tokens, calibration)
-        with _float32_model(checkpoint, folder, context) as model:
+        with float32_model(checkpoint, context, folder) as model:
             reference = make_reference(model, texts, recipe.parity_positions)
         if merged:
-            with _float32_model(base, folder, context) as model:
+            with float32_model(base, context, folder) as model:
                 without = likeliest_logits(model, reference)
         special = special_tokens(tokenizer, files)
-        built = recipe.build(checkpoint, folder, options, tokens, report, special)
+        words = Words(files, special)
+        built = recipe.build(checkpoint, folder, options, tokens, report, words)
         if calibration is not None and not built.calibrated:
             raise OmniDraftError(
                 "--calibration has no effect on this checkpoint: its weights lie on a grid that "
@@ -133,23 +132,24 @@ def export(
             (folder / file).write_bytes(content)
         reference.save(folder / REFERENCE_FILE)
         progress("checksums", None)
-        bundle = _describe(name, recipe, options, built, checkpoint, source)
+        bundle = describe_bundle(name, recipe, options, built, checkpoint, source)
         bundle = bundle.model_copy(update={"special_tokens": special, "merged": merged})
         describe_folder(bundle, folder)
-        bundle = _with_files(bundle, folder)
+        bundle = with_files(bundle, folder)
         bundle.save(folder)
         progress("parity", None)
         bundle, parity = _prove(bundle, folder, recipe, options, reference, calibration)
         if merged:
-            exported = open_engine(folder, threads=options.threads)
-            bundle = prove_merged(bundle, exported, lora, without, reference)
-        progress("latency", None)
-        latency = measure_latency(folder, options.threads)
-        bundle = bundle.model_copy(update={"latency": [latency]})
+            with opened(bundle, folder, options.threads) as exported:
+                bundle = prove_merged(bundle, exported, lora, without, reference)
+        if backend not in CHECKPOINTS:
+            progress("latency", None)
+            latency = measure_latency(folder, options.threads)
+            bundle = bundle.model_copy(update={"latency": [latency]})
         if built.finish:
             bundle = bundle.model_copy(update={"soc": built.finish()})
             describe_folder(bundle, folder)
-            bundle = _with_files(bundle, folder)
+            bundle = with_files(bundle, folder)
         bundle.save(folder)
         _warn_of_weights(bundle)
         if calibration is not None:
@@ -159,8 +159,8 @@ def export(
             with tempfile.TemporaryDirectory(prefix="built-in-", dir=folder) as scratch:
                 other = Path(scratch)
                 built = recipe.build(checkpoint, other, plain, built_in, report)
-                bundled = _describe(name, recipe, plain, built, checkpoint, None)
-                _with_files(bundled, other).save(other)
+                bundled = describe_bundle(name, recipe, plain, built, checkpoint, None)
+                with_files(bundled, other).save(other)
                 usual = measure_parity(open_engine(other, threads=options.threads), reference)
             _warn_of_calibration(parity, usual, calibration)
         _check_output(output)  # again: files may have come meanwhile
@@ -182,7 +182,8 @@ def _complete(options: Options, recipe: Recipe) -> Options:
         )
     if options.min_agreement is not None and not 0 <= options.min_agreement <= 1:
         raise OmniDraftError(f"--min-agreement {options.min_agreement} is no share from 0 to 1.")
-    return dataclasses.replace(options, quantization=chosen)
+    rank = recipe.lora_rank if options.lora_rank is None else options.lora_rank
+    return dataclasses.replace(options, quantization=chosen, lora_rank=rank)
 
 
 def _check_calibrated(recipe: Recipe, options: Options) -> None:
@@ -280,62 +281,6 @@ def _check_vocabulary(decoder: Decoder, tokenizer: Tokenizer) -> None:
         )
 
 
-@contextmanager
-def _float32_model(checkpoint: Checkpoint, folder: Path, context: int) -> Iterator[CausalModel]:
-    """The checkpoint itself, by a float32 graph that is thrown away."""
-    with tempfile.TemporaryDirectory(prefix="reference-", dir=folder) as scratch:
-        plain = Path(scratch)
-        recipe = find_recipe("onnx")
-        options = Options("none", lora_rank=0, context=context)
-        built = recipe.build(checkpoint, plain, options, [], lambda stage, done, total: None)
-        bundle = _describe("reference", recipe, options, built, checkpoint, None)
-        _with_files(bundle, plain).save(plain)
-        yield open_engine(plain)
-
-
-def _describe(
-    name: str,
-    recipe: Recipe,
-    options: Options,
-    built: Built,
-    checkpoint: Checkpoint,
-    source: Path | None,
-) -> Bundle:
-    """The manifest, without the files."""
-    d = checkpoint.decoder
-    assert options.quantization is not None
-    return Bundle(
-        name=name,
-        backend=recipe.backend,
-        layout=options.layout,
-        quantization=options.quantization,
-        geometry=Geometry(
-            layers=d.layers,
-            hidden_size=d.hidden_size,
-            feed_forward_size=d.feed_forward_size,
-            heads=d.heads,
-            kv_heads=d.kv_heads,
-            head_size=d.head_size,
-            vocab_size=d.vocab_size,
-            context_length=options.context,
-        ),
-        soc=built.soc,
-        lora=built.lora,
-        max_threads=built.max_threads,
-        graphs=built.graphs,
-        weights=built.weights,
-        source_sha256=source_sha256(source) if source else "",
-        versions={"omnidraft": version("omnidraft"), **built.versions},
-        files={},
-    )
-
-
-def _with_files(bundle: Bundle, folder: Path) -> Bundle:
-    files = {file: FileEntry(**entry) for file, entry in describe_files(folder).items()}
-    files.pop(BUNDLE_FILE, None)
-    return bundle.model_copy(update={"files": files})
-
-
 def _prove(
     bundle: Bundle,
     folder: Path,
@@ -350,7 +295,8 @@ def _prove(
         thresholds = Thresholds(smallest_agreement=options.min_agreement, largest_logit_error=None)
     elif reference.untrained:
         thresholds = thresholds.model_copy(update={"smallest_agreement": None})
-    parity = measure_parity(open_engine(folder, threads=options.threads), reference)
+    with opened(bundle, folder, options.threads) as exported:
+        parity = measure_parity(exported, reference)
     if reference.untrained:
         warnings.warn(
             f"The float32 model gives its likeliest token {reference.certainty:.2%} on average: it "
@@ -393,7 +339,7 @@ def _warn_of_calibration(found: Parity, built_in: Parity, calibration: Path) -> 
 
 def _remedy(quantization: Quantization, recipe: Recipe, calibration: Path | None) -> str:
     remedies = []
-    if quantization != recipe.quantizations[-1]:
+    if quantization != "none" and "none" in recipe.quantizations:
         remedies.append("a finer --quantization")
     if quantization in recipe.calibrated:
         remedies.append(

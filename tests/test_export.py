@@ -310,7 +310,7 @@ def test_what_is_no_number_agrees_with_nothing(
         make_reference(broken, [TOKENS.tolist()], 100)  # type: ignore[arg-type]
     with pytest.raises(OmniDraftError, match="Broken are NaN or infinite"):
         measure_parity(broken, reference)  # type: ignore[arg-type]
-    monkeypatch.setattr("omnidraft.export.parity.open_engine", lambda *_, **__: broken)
+    monkeypatch.setattr("omnidraft.export.opening.open_engine", lambda *_, **__: broken)
     with pytest.raises(OmniDraftError, match="Broken are NaN or infinite"):
         verify(Bundle.load(bundles["none"]), bundles["none"], 1)
     reference.logits[3, 3] = value

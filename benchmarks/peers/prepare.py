@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks.peers.measure import Task
 from omnidraft.export.checkpoint.safetensors import INT8_FORMAT
+from omnidraft.export.recipes.gguf import GGUF_FILE
 from omnidraft.runtime.bench import Prompt
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.models.cache import cache_folder
 from omnidraft.runtime.storage.files import whole_file
 from omnidraft.runtime.storage.gguf import read_gguf_metadata
+from omnidraft.runtime.storage.manifest import BUNDLE_FILE
 from omnidraft.runtime.text.tokenizer import Tokenizer
 
 FILLER = Path(__file__).with_name("context.txt")
@@ -49,7 +47,6 @@ def float_drafter(checkpoint: Path) -> Path:
         OmniDraftError: the drafter is a file; transformers needs a folder.
     """
     from safetensors import safe_open
-    from safetensors.numpy import save_file
 
     if not checkpoint.is_dir():
         raise OmniDraftError(f"{checkpoint} is no folder with a config.json, as peers need it.")
@@ -59,27 +56,17 @@ def float_drafter(checkpoint: Path) -> Path:
     with safe_open(weights, framework="numpy") as file:
         if (file.metadata() or {}).get("format") != INT8_FORMAT:
             return checkpoint
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     content = sha256(weights.read_bytes()).hexdigest()[:12]
-    folder = cache_folder() / "peers" / f"drafter-{content}"
-    if folder.is_dir():
-        return folder
-    plain = {}
-    for name, value in tensors.items():
-        if name.endswith(".scale"):
-            continue
-        plain[name] = value.astype(np.float32)
-        if (scale := tensors.get(f"{name}.scale")) is not None:
-            blocks = plain[name].reshape(*scale.shape, -1)
-            plain[name] = (blocks * scale[..., None].astype(np.float32)).reshape(value.shape)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        output = Path(scratch) / "drafter"
-        output.mkdir()
-        for file_path in checkpoint.glob("*.json"):
-            shutil.copy(file_path, output)
-        save_file(plain, output / "model.safetensors", metadata={"format": "pt"})
-        output.replace(folder)
+    folder = cache_folder() / "peers" / f"transformers-{content}"
+    return _exported(checkpoint, folder, "transformers")
+
+
+def _exported(checkpoint: Path, folder: Path, backend: str) -> Path:
+    """The folder with a drafter's bundle, made now if it is not there."""
+    from omnidraft.export.pipeline import export
+
+    if not (folder / BUNDLE_FILE).is_file():
+        export(str(checkpoint), folder, backend)
     return folder
 
 
@@ -94,7 +81,6 @@ def gguf_files(checkpoint: Path, drafter: Path, kinds: Sequence[str]) -> dict[st
     own = gguf_type(checkpoint)
     if own is None:
         return {}
-    from benchmarks.peers.gguf_files import write_drafter
     from benchmarks.requantize import requantize
 
     files = {own: checkpoint}
@@ -106,8 +92,7 @@ def gguf_files(checkpoint: Path, drafter: Path, kinds: Sequence[str]) -> dict[st
                 with whole_file(path) as scratch:
                     requantize(checkpoint, kind, scratch)
             files[kind] = path
-    path = drafter.with_name(f"{drafter.name}.gguf")
-    files["drafter"] = path if path.is_file() else write_drafter(drafter, path)
+    files["drafter"] = _exported(drafter, peers_folder(drafter) / "gguf", "gguf") / GGUF_FILE
     return {kind: str(file) for kind, file in files.items()}
 
 

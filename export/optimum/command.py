@@ -8,9 +8,12 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, BooleanOptionalAction
 from pathlib import Path
+from typing import get_args
 
 from optimum.commands.base import BaseOptimumCLICommand, CommandInfo
 from optimum.commands.export.base import ExportCommand
+
+from omnidraft.runtime.storage.manifest import Backend, BundleQuantization, Layout
 
 
 class OmniDraftExportCommand(BaseOptimumCLICommand):  # type: ignore[misc]
@@ -25,15 +28,15 @@ class OmniDraftExportCommand(BaseOptimumCLICommand):  # type: ignore[misc]
         add = parser.add_argument
         add("-m", "--model", required=True, help="folder, GGUF file, Hugging Face id, 'default'")
         add("output", type=Path, help="folder to write; a bundle that is there is replaced")
-        add("--backend", default="onnx", choices=("onnx", "qnn", "executorch"))
+        add("--backend", default="onnx", choices=get_args(Backend))
         add(
             "--layout",
             default="omnidraft",
-            choices=("omnidraft", "genai", "llm-runner"),
+            choices=get_args(Layout),
             help="names of inputs and outputs: ours, or those of other programs",
         )
-        add("--quantization", choices=("none", "int8", "int4", "a16w8"), help="default: by backend")
-        add("--lora-rank", type=int, default=32, help="rank of the LoRA inputs; 0: none")
+        add("--quantization", choices=get_args(BundleQuantization), help="default: by backend")
+        add("--lora-rank", type=int, help="rank of the LoRA inputs; 0: none; default: 32")
         add("--context", type=int, help="longest sequence, in tokens; default: by backend")
         add("--soc", help="chip to compile for, as SM8650")
         add("--adapter", help="adapter, by name or file, to be merged into the weights")

@@ -27,7 +27,8 @@ from omnidraft.runtime.storage.bundle import (
 )
 from omnidraft.runtime.storage.manifest import Layout
 
-NO_SPECIAL_TOKENS = SpecialTokens(beginning=None, tokenizer_adds_it=False, ends=[])
+LORA_RANK = 32
+"""Of LoRA inputs, unless another is asked for."""
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage, steps done and steps in all."""
@@ -39,7 +40,7 @@ class Options:
 
     Args:
         quantization: None: the recipe's default.
-        lora_rank: rank of the LoRA inputs; 0: none.
+        lora_rank: rank of the LoRA inputs; 0: none; None: the recipe's default.
         context: longest sequence, in tokens; 0: the recipe's default.
         soc: name of the chip, for backends that compile for one.
         threads: threads for parity and latency.
@@ -53,7 +54,7 @@ class Options:
     """
 
     quantization: Quantization | None = None
-    lora_rank: int = 32
+    lora_rank: int | None = None
     context: int = 0
     soc: str | None = None
     threads: int = 2
@@ -62,6 +63,17 @@ class Options:
     own: bool = False
     layout: Layout = "omnidraft"
     share_weights: bool = False
+
+
+@dataclass(frozen=True)
+class Words:
+    """A drafter's tokenizer: its files (see ``tokenizer_files``), and how texts begin and end."""
+
+    files: Mapping[str, bytes]
+    special: SpecialTokens
+
+
+NO_WORDS = Words({}, SpecialTokens(beginning=None, tokenizer_adds_it=False, ends=[]))
 
 
 @dataclass(frozen=True)
@@ -94,6 +106,8 @@ class Recipe(Protocol):
     layouts: tuple[Layout, ...]
     calibrated: tuple[Quantization, ...]
     """Those that calibration text has an effect on."""
+    lora_rank: int
+    """Of LoRA inputs unless another is asked for; 0: the backend has none."""
     context: int
     """The longest sequence unless another is asked for, in tokens; 0: the checkpoint's own."""
     thresholds: Mapping[Quantization, Thresholds]
@@ -116,15 +130,15 @@ class Recipe(Protocol):
         options: Options,
         calibration: Sequence[Sequence[int]],
         progress: Progress,
-        special_tokens: SpecialTokens = NO_SPECIAL_TOKENS,
+        words: Words = NO_WORDS,
     ) -> Built:
         """Write the graphs into ``folder`` (which is temporary; failing halfway is fine).
 
         Args:
             checkpoint: of a decoder that ``check_drafts`` allows.
-            options: with ``quantization`` and ``context`` set.
+            options: with ``quantization``, ``lora_rank`` and ``context`` set.
             calibration: texts as the drafter's tokens, for static quantization.
-            special_tokens: for files that name them.
+            words: for files that tell of the tokenizer.
         """
 
 

@@ -21,7 +21,15 @@ from typing import Any
 
 from omnidraft.export.checkpoint import Checkpoint
 from omnidraft.export.checkpoint.spec import lora_shapes
-from omnidraft.export.recipes import NO_SPECIAL_TOKENS, Built, Options, Progress, refuse_sharing
+from omnidraft.export.recipes import (
+    LORA_RANK,
+    NO_WORDS,
+    Built,
+    Options,
+    Progress,
+    Words,
+    refuse_sharing,
+)
 from omnidraft.export.socs import find_soc
 from omnidraft.export.torch_llama.interface import (
     LORA_METHOD,
@@ -43,7 +51,6 @@ from omnidraft.runtime.storage.bundle import (
     Backend,
     Lora,
     Quantization,
-    SpecialTokens,
     Thresholds,
 )
 from omnidraft.runtime.storage.manifest import Layout
@@ -70,6 +77,7 @@ class ExecuTorchRecipe:
     chip_quantization: Quantization | None = "none"
     layouts: tuple[Layout, ...] = ("omnidraft", "llm-runner")
     calibrated: tuple[Quantization, ...] = ()
+    lora_rank = LORA_RANK
     context = 1024
     thresholds: Mapping[Quantization, Thresholds] = {
         # Inputs have one 8-bit scale for each token, not one for each block.
@@ -102,7 +110,7 @@ class ExecuTorchRecipe:
         options: Options,
         calibration: Sequence[Sequence[int]],
         progress: Progress,
-        special_tokens: SpecialTokens = NO_SPECIAL_TOKENS,
+        words: Words = NO_WORDS,
     ) -> Built:
         from omnidraft.export.torch_llama import lowering
         from omnidraft.export.torch_llama.model import Llama
@@ -129,7 +137,7 @@ class ExecuTorchRecipe:
             else:
                 quantize(model, options.quantization or "none")
                 weights = weight_bits(model)
-                told = constants(graphs, vocab_size, context, special_tokens)
+                told = constants(graphs, vocab_size, context, words.special)
                 program = lowering.lower_decoder(model, shapes, context, told, runner=runner)
             graphs = [lowering.with_needs(graph, program) for graph in graphs]
             _write(program, folder / PROGRAM_FILE)

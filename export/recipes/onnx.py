@@ -42,14 +42,21 @@ from omnidraft.export.meanings import (
     TRAINING,
     TRAINING_USAGE,
 )
-from omnidraft.export.recipes import NO_SPECIAL_TOKENS, Built, Options, Progress, refuse_sharing
+from omnidraft.export.recipes import (
+    LORA_RANK,
+    NO_WORDS,
+    Built,
+    Options,
+    Progress,
+    Words,
+    refuse_sharing,
+)
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.learning.training_step import TRAINING_FILE
 from omnidraft.runtime.storage.bundle import (
     Backend,
     Lora,
     Quantization,
-    SpecialTokens,
     Thresholds,
 )
 from omnidraft.runtime.storage.manifest import Layout
@@ -73,6 +80,7 @@ class OnnxRecipe:
     chip_quantization = None
     layouts: tuple[Layout, ...] = ("omnidraft", "genai")
     calibrated: tuple[Quantization, ...] = ("int4",)
+    lora_rank = LORA_RANK
     context = 0
     thresholds: Mapping[Quantization, Thresholds] = {
         "int8": Thresholds(smallest_agreement=0.95, largest_logit_error=0.02),
@@ -99,7 +107,7 @@ class OnnxRecipe:
         options: Options,
         calibration: Sequence[Sequence[int]],
         progress: Progress,
-        special_tokens: SpecialTokens = NO_SPECIAL_TOKENS,
+        words: Words = NO_WORDS,
     ) -> Built:
         quantization = options.quantization or "none"
         four: dict[str, Rounded] = {}
@@ -113,7 +121,7 @@ class OnnxRecipe:
             folder,
             "float32" if quantization == "none" else "8bit",
             progress,
-            lora=options.lora_rank > 0,
+            lora=bool(options.lora_rank),
             four=four,
             own=options.own,
             writer_type=GenaiWriter if options.layout == "genai" else DrafterWriter,
@@ -121,7 +129,7 @@ class OnnxRecipe:
         meanings, usage = (OWN, OWN_USAGE) if options.own else (ONNX, ONNX_USAGE)
         if options.layout == "genai":
             meanings, usage = GENAI, GENAI_USAGE
-            write_configs(folder, checkpoint.decoder, options.context, special_tokens)
+            write_configs(folder, checkpoint.decoder, options.context, words.special)
         graphs = [describe_graph("decoder", GRAPH_FILE, model, meanings, usage)]
         if options.train_step:
             step = write_training_graph(

@@ -18,7 +18,7 @@ from omnidraft.export.graphs.qdq import observe, quantize
 from omnidraft.export.graphs.static import fix, write_static_graph
 from omnidraft.export.graphs.tensors import describe_graph, describe_weights
 from omnidraft.export.meanings import STATIC, STATIC_USAGE
-from omnidraft.export.recipes import NO_SPECIAL_TOKENS, Built, Options, Progress
+from omnidraft.export.recipes import LORA_RANK, NO_WORDS, Built, Options, Progress, Words
 from omnidraft.export.socs import find_soc
 from omnidraft.runtime.engines.qnn import (
     PROVIDER,
@@ -35,7 +35,6 @@ from omnidraft.runtime.storage.bundle import (
     Lora,
     Quantization,
     Soc,
-    SpecialTokens,
     Thresholds,
 )
 from omnidraft.runtime.storage.manifest import Layout
@@ -59,6 +58,7 @@ class QnnRecipe:
     chip_quantization = None
     layouts: tuple[Layout, ...] = ("omnidraft",)
     calibrated = quantizations
+    lora_rank = LORA_RANK
     context = 1024
     thresholds: Mapping[Quantization, Thresholds] = {
         "a16w8": Thresholds(smallest_agreement=0.95, largest_logit_error=0.02)
@@ -78,10 +78,10 @@ class QnnRecipe:
         options: Options,
         calibration: Sequence[Sequence[int]],
         progress: Progress,
-        special_tokens: SpecialTokens = NO_SPECIAL_TOKENS,
+        words: Words = NO_WORDS,
     ) -> Built:
         soc = find_soc(options.soc)
-        context, rank = options.context, options.lora_rank
+        context, rank = options.context, options.lora_rank or 0
         texts = [text for text in calibration if text]
         if not texts:
             raise OmniDraftError("There is no text to calibrate with (--calibration).")

@@ -45,9 +45,11 @@ def export(
         ),
     ] = None,
     lora_rank: Annotated[
-        int,
-        typer.Option(**opt.whole(0, 1024), help="Rank of the LoRA inputs; 0: none."),
-    ] = 32,
+        int | None,
+        typer.Option(
+            **opt.whole(0, 1024), help="Rank of the LoRA inputs; 0: none.", show_default="32"
+        ),
+    ] = None,
     context: Annotated[
         int | None,
         typer.Option(
@@ -118,6 +120,7 @@ def export(
       omnidraft export default --output bundle
       omnidraft export default --output bundle --layout genai
       omnidraft export default --output bundle --backend qnn --soc SM8650
+      omnidraft export default --output bundle --backend gguf
     """
     from omnidraft.export.pipeline import export as write
     from omnidraft.export.recipes import Options

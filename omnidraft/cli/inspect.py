@@ -132,7 +132,8 @@ def _print_bundle(bundle: Bundle, verified: Verified | None) -> None:
         table.add_row("latency", _latency_text(latency))
     if verified is not None:
         table.add_row("found now", parity_text(verified.parity))
-        table.add_row("", _latency_text(verified.latency))
+        if verified.latency is not None:
+            table.add_row("", _latency_text(verified.latency))
         if verified.other_processor:
             table.add_row("", "This is another processor: its latency is not the one above.")
     table.add_row("versions", ", ".join(f"{name} {v}" for name, v in bundle.versions.items()))

@@ -66,12 +66,17 @@ def engine_of(path: Path) -> Engine:
         path: a folder, a GGUF file or an ONNX file.
 
     Raises:
-        ModelNotFoundError: it holds no model that is known here.
+        ModelNotFoundError: it holds no model that is known here, or one whose file is to be named.
     """
     if (path / BUNDLE_FILE).is_file():
         from omnidraft.runtime.storage.bundle import Bundle
 
         bundle = Bundle.load(path, checksums=False)
+        if bundle.backend == "gguf":
+            raise ModelNotFoundError(
+                f"{path} was exported for llama.cpp. Name the GGUF file in it: "
+                f"{path / bundle.graphs[0].file}."
+            )
         return "external-onnx" if bundle.layout == "genai" else bundle.backend
     for engine in ENGINES:
         if engine_spec(engine).opens(path):

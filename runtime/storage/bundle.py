@@ -25,7 +25,7 @@ SCHEMA_VERSION = 2
 
 Quantization = BundleQuantization
 
-PROMISED_BITS: dict[Quantization, int] = {"int8": 8, "int4": 4, "a16w8": 8}
+PROMISED_BITS: dict[Quantization, int] = {"float16": 16, "int8": 8, "int4": 4, "a16w8": 8}
 """The width of weights that the name of a quantization promises."""
 
 
@@ -76,13 +76,13 @@ class SpecialTokens(_Part):
 
 
 class Graph(_Part):
-    """One graph of a bundle.
+    """One graph of a bundle, or the weights that other programs make one of.
 
     ``role`` is ``decoder`` for every graph that scores tokens, ``training`` for a training step.
     ``tokens`` is how many tokens a pass of a static graph takes, None where the graph is dynamic;
     ``most_tokens`` how many a dynamic graph takes at most, None where that is not bounded.
-    ``usage`` says how it is stepped. Of ExecuTorch: ``method`` is the program's, ``delegates`` and
-    ``operators`` are what it asks a runtime for.
+    ``usage`` says how it is stepped. Weights alone have no inputs and outputs. Of ExecuTorch:
+    ``method`` is the program's, ``delegates`` and ``operators`` are what it asks a runtime for.
     """
 
     role: Literal["decoder", "training"]

@@ -17,8 +17,10 @@ from omnidraft.runtime.storage.reading import LARGEST_JSON, inside, read_bounded
 MANIFEST_FILE = "omnidraft-model.json"
 # Of exported bundles; here and not in bundle.py, whose library takes a while to import.
 BUNDLE_FILE = "omnidraft.json"
-Backend = Literal["onnx", "qnn", "executorch"]
-BundleQuantization = Literal["none", "int8", "int4", "a16w8"]
+Backend = Literal["onnx", "qnn", "executorch", "transformers", "gguf"]
+CHECKPOINTS: frozenset[Backend] = frozenset({"transformers", "gguf"})
+"""Those whose bundles hold no graph, but a checkpoint for programs that make their own of it."""
+BundleQuantization = Literal["none", "float16", "int8", "int4", "a16w8"]
 Layout = Literal["omnidraft", "genai", "llm-runner"]
 """Whose names a bundle's graphs have: ours, transformers' (which onnxruntime-genai takes), or those
 of ExecuTorch's LLM runners."""

@@ -72,7 +72,7 @@ data class Soc(
  *
  * Fields that this program has no use for are not read; the digest covers them.
  *
- * @property backend `onnx`, `qnn` or `executorch`.
+ * @property backend `onnx`, `qnn`, `executorch`, `transformers` or `gguf`.
  * @property soc the chip it was compiled for; null: it was compiled for none.
  * @property lora null: its graphs take no LoRA.
  * @property maxThreads see [Manifest.maxThreads].
@@ -153,7 +153,7 @@ data class Bundle(
     }
 
     companion object {
-        private val BACKENDS = setOf("onnx", "qnn", "executorch")
+        private val BACKENDS = setOf("onnx", "qnn", "executorch", "transformers", "gguf")
         private const val QNN_ABI = "arm64-v8a"
         private val json = Json { ignoreUnknownKeys = true }
 

@@ -1,0 +1,1 @@
+"""What drafters are in the files of other programs: weights, rotations, tokenizers."""
