@@ -8,9 +8,9 @@ of which COUNT are answered by TOKENS each.
 Each way of decoding begins with an empty n-gram cache.
 
 Bits of a drafter's logits hold for one kind of processor: another one must give the same tokens,
-and may propose others on the way. They hold for one version of ONNX Runtime, too. Where Java's is another than Python's, record
-with Java's: ``pip install --no-deps --target VERSION onnxruntime==VERSION``, and
-``PYTHONPATH=VERSION``.
+and may propose others on the way. They hold for one version of ONNX Runtime, too. Where Java's is
+another than Python's, record with Java's: ``pip install --no-deps --target VERSION
+onnxruntime==VERSION``, and ``PYTHONPATH=VERSION``.
 """
 
 from __future__ import annotations
