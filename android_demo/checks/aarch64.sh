@@ -6,8 +6,8 @@
 #     android_demo/checks/aarch64.sh -Dtest='FilesTest'     # further arguments are Maven's
 #
 # Debian's packages maven, qemu-user, g++-aarch64-linux-gnu and googletest are needed. The JVM is Debian's,
-# unpacked in build/aarch64-root; nothing is installed. OMNIDRAFT_TEST_MODELS names real models: see
-# AnswersTest, whose answers may have been recorded on another processor.
+# unpacked in build/aarch64-root; nothing is installed. OMNIDRAFT_TEST_MODELS names real models; of answers that
+# another processor recorded, AnswersTest compares the tokens alone, and prints what else is the same.
 set -eu
 repository=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$repository"

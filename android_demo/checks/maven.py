@@ -44,6 +44,6 @@ def maven(pom: Path, *goals: str, environment: Mapping[str, str] | None = None) 
     if any(sign in output for sign in _OFFLINE):
         raise MissingError(
             f"Maven could not fetch what {pom} names: see above. "
-            "The first run needs the network; about 1 GB goes into Maven's own folder."
+            "The first run needs the network; about 1.2 GB go into Maven's own folder."
         )
     raise CheckError(f"mvn {' '.join(goals)} failed for {pom}: see above")

@@ -7,9 +7,10 @@ of the ONNX backend; `answers.json` is written there. PROMPTS is a file of JSON 
 of which COUNT are answered by TOKENS each.
 Each way of decoding begins with an empty n-gram cache.
 
-Bits of logits hold for one version of ONNX Runtime. Where Java's is another than Python's, record
-with Java's: ``pip install --no-deps --target VERSION onnxruntime==VERSION``, and
-``PYTHONPATH=VERSION``.
+Bits of a drafter's logits hold for one kind of processor: another one must give the same tokens,
+and may propose others on the way. They hold for one version of ONNX Runtime, too. Where Java's is
+another than Python's, record with Java's: ``pip install --no-deps --target VERSION
+onnxruntime==VERSION``, and ``PYTHONPATH=VERSION``.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ def main(folder: Path, prompts: Path, count: int = 50, tokens: int = 32) -> None
     os.environ["OMNIDRAFT_CACHE"] = tempfile.mkdtemp()
     import omnidraft
     from omnidraft.runtime.engines import onnx_session
+    from omnidraft.runtime.processor import cpu_features
 
     # What is recorded is compared with the same version in Java, whatever Python asks for.
     onnx_session.OLDEST_ONNXRUNTIME = (1, 17)
@@ -70,6 +72,7 @@ def main(folder: Path, prompts: Path, count: int = 50, tokens: int = 32) -> None
             print(way, len(cache), "n-grams;", f"{median(costs):.3f} ms of Python a round")
     content = {
         "onnxruntime": version("onnxruntime"),
+        "processor": cpu_features(),
         "prompts": texts,
         "max_new_tokens": tokens,
         "threads": THREADS,

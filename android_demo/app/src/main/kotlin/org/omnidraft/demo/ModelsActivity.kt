@@ -30,6 +30,7 @@ import org.omnidraft.demo.ui.DocumentTree
 import org.omnidraft.demo.ui.displayName
 import org.omnidraft.demo.ui.megabytes
 import org.omnidraft.demo.ui.noticeText
+import org.omnidraft.demo.ui.open
 import org.omnidraft.demo.ui.padForSystemBars
 import org.omnidraft.demo.ui.setTextIfNew
 
@@ -109,11 +110,7 @@ class ModelsActivity : Activity() {
     private fun importArchive(document: Uri) {
         val name = contentResolver.displayName(document).removeSuffix(".zip")
         val resolver = contentResolver
-        library.import(
-            ZipSource(name) {
-                resolver.openInputStream(document) ?: throw java.io.FileNotFoundException(name)
-            },
-        )
+        library.import(ZipSource(name) { resolver.open(document) })
     }
 
     private fun openChosen() {

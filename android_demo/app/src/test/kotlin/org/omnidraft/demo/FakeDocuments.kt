@@ -14,6 +14,13 @@ import java.io.File
 class FakeDocuments : ContentProvider() {
     var files: Map<String, ByteArray> = emptyMap()
 
+    /** What it throws where it is asked for names, and whether it is when asked for those in a folder. */
+    var refusal: RuntimeException? = null
+    var refusesChildrenOnly = false
+
+    /** It does not know the names of documents, or the documents. */
+    var forgets: Set<String> = emptySet()
+
     override fun onCreate() = true
 
     override fun query(
@@ -25,13 +32,15 @@ class FakeDocuments : ContentProvider() {
     ): Cursor {
         val columns = checkNotNull(projection)
         val id = DocumentsContract.getDocumentId(uri)
+        if (!refusesChildrenOnly || uri.lastPathSegment == "children") refusal?.let { throw it }
         if (uri.lastPathSegment != "children") return MatrixCursor(columns).apply { addRow(listOf(id)) }
         return MatrixCursor(columns).apply {
             val under = files.keys.map { "root/$it" }.filter { it.startsWith("$id/") }
             for (name in under.map { it.removePrefix("$id/").substringBefore('/') }.distinct()) {
                 val isFile = "$id/$name".removePrefix("root/") in files
                 val type = if (isFile) "application/octet-stream" else Document.MIME_TYPE_DIR
-                addRow(listOf("$id/$name", name, type))
+                val row = listOf("$id/$name", name, type)
+                addRow(row.zip(columns) { value, column -> value.takeIf { column !in forgets } })
             }
         }
     }

@@ -153,8 +153,8 @@ class MainActivityTest {
         await("the adapter is saved again") { assistant.saved == 2 }
         val first = assistant
         app.onTrimMemory(ComponentCallbacks2.TRIM_MEMORY_BACKGROUND)
-        await("the models are closed") { app.chat.state.value.phase == Phase.Resting }
-        assertTrue(first.closed)
+        await("the models are closed") { first.closed }
+        assertEquals(Phase.Resting, app.chat.state.value.phase)
         assertEquals(3, first.saved)
         controller.restart().resume()
         await("the models are open again") { app.chat.state.value.phase == Phase.Ready }

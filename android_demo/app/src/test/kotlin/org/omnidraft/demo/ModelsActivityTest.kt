@@ -1,7 +1,9 @@
 package org.omnidraft.demo
 
 import android.content.Intent
+import android.database.sqlite.SQLiteException
 import android.net.Uri
+import android.provider.DocumentsContract.Document
 import android.view.View
 import android.view.ViewGroup
 import android.widget.Button
@@ -17,6 +19,8 @@ import org.junit.runner.RunWith
 import org.omnidraft.demo.chat.Choice
 import org.omnidraft.demo.chat.Phase
 import org.omnidraft.demo.models.Kind
+import org.omnidraft.demo.models.LibraryNotice
+import org.omnidraft.demo.models.StoredModel
 import org.omnidraft.demo.models.bundle
 import org.omnidraft.demo.models.zip
 import org.robolectric.Robolectric
@@ -98,6 +102,28 @@ class ModelsActivityTest {
     }
 
     @Test
+    fun `a provider of documents that fails or forgets is said in words`() {
+        val provider = Robolectric.setupContentProvider(FakeDocuments::class.java, FakeDocuments.AUTHORITY)
+        provider.files = bundle(mapOf("a/model.onnx" to ByteArray(10)))
+        start()
+        val failures = listOf(
+            SecurityException("no"), IllegalStateException("no"), NullPointerException("no"), SQLiteException("no"),
+        )
+        val moods: List<() -> Unit> = failures.flatMap { failure ->
+            listOf(true, false).map { children ->
+                { provider.refusal = failure; provider.refusesChildrenOnly = children }
+            }
+        } + DOCUMENT_COLUMNS.map { column -> { provider.refusal = null; provider.forgets = setOf(column) } }
+        for (mood in moods) {
+            mood()
+            pick(R.id.import_folder, Uri.parse("content://${FakeDocuments.AUTHORITY}/tree/root"))
+            await("it is said") { app.library.state.value.importing == null }
+            assertTrue("${app.library.state.value}", app.library.state.value.notice is LibraryNotice.Problem)
+            assertEquals(emptyList<StoredModel>(), app.library.state.value.models)
+        }
+    }
+
+    @Test
     fun `what was chosen is opened`() {
         startWith("drafter" to Kind.BUNDLE, "target" to Kind.MODEL)
         view<Spinner>(R.id.drafter).setSelection(1)
@@ -127,6 +153,11 @@ class ModelsActivityTest {
         start()
         await("it is said") { "large" in notice() }
         assertFalse(File(app.filesDir, "models/.importing-large").exists())
+    }
+
+    private companion object {
+        val DOCUMENT_COLUMNS =
+            listOf(Document.COLUMN_DOCUMENT_ID, Document.COLUMN_DISPLAY_NAME, Document.COLUMN_MIME_TYPE)
     }
 
     @Test

@@ -9,6 +9,7 @@ import kotlinx.coroutines.asCoroutineDispatcher
 import kotlinx.coroutines.channels.onFailure
 import kotlinx.coroutines.channels.trySendBlocking
 import kotlinx.coroutines.currentCoroutineContext
+import kotlinx.coroutines.ensureActive
 import kotlinx.coroutines.flow.Flow
 import kotlinx.coroutines.flow.MutableStateFlow
 import kotlinx.coroutines.flow.StateFlow
@@ -187,21 +188,29 @@ class Engine private constructor(
      * Earlier turns that the KV cache still holds are not read again. Cancelling the collector ends
      * the answer before the next pass of a model, and nothing is learned from it.
      *
-     * Throws [OmniDraftException] into the collector, also after [close].
+     * Throws [OmniDraftException] into the collector, also where [close] ended the answer or came first.
      */
     fun answer(messages: List<Message>, how: AnswerOptions = AnswerOptions()): Flow<Piece> = channelFlow {
-        if (closing) throw OmniDraftException("This engine has been closed. Open its models again.")
+        checkOpen()
         withContext(thread) {
+            checkOpen() // it may have waited for another answer
             val context = currentCoroutineContext()
-            generate(messages, how, cancelled = { closing || !context.isActive }) { piece ->
+            val finished = generate(messages, how, cancelled = { closing || !context.isActive }) { piece ->
                 trySendBlocking(piece).onFailure { throw CancellationException("nobody collects the answer") }
             }
+            if (!finished) checkOpen()
         }
     }
 
+    private fun checkOpen() {
+        if (closing) throw OmniDraftException("This engine has been closed. Open its models again.")
+    }
+
+    /** False: it was cancelled. */
+
     private fun generate(
         messages: List<Message>, how: AnswerOptions, cancelled: () -> Boolean, emit: (Piece) -> Unit,
-    ) {
+    ): Boolean {
         val learner = learner
         counted = Sums()
         roundBegan = 0
@@ -233,6 +242,7 @@ class Engine private constructor(
             if (finished && learns && how.draft && options.heat() == Heat.COOL) learner?.end() else learner?.abandon()
         }
         now.value = now.value.copy(learningSteps = learner?.progress?.updates ?: 0)
+        return finished
     }
 
     private fun prompt(messages: List<Message>): IntArray {
@@ -294,7 +304,7 @@ class Engine private constructor(
     suspend fun save() = withContext(thread) { saveNow() }
 
     private fun saveNow() {
-        learner?.save()
+        learner?.takeIf { it.progress.prompts > 0 }?.save() // an adapter of nothing would be in the way
         pairing?.save()
     }
 
@@ -302,14 +312,15 @@ class Engine private constructor(
      * End the answer under way, keep what was learned, and free the models' memory. Waits for the
      * pass that a model is in. Closing it again does nothing.
      *
-     * @throws OmniDraftException what was learned cannot be written.
+     * @throws OmniDraftException what was learned cannot be written; the memory is free all the same.
      */
     override fun close() {
         closing = true
         if (executor.isShutdown) return
         try {
             executor.submit {
-                listOfNotNull(learner, step, pairing, drafter, target).forEach(AutoCloseable::close)
+                val keep = AutoCloseable { pairing?.save() }
+                closeAll(listOfNotNull(learner, keep, step, pairing, drafter, target))
             }.get()
         } catch (error: ExecutionException) {
             throw error.cause ?: error
@@ -326,31 +337,43 @@ class Engine private constructor(
          * @param target folder of a converted model.
          * @param drafter folder of a bundle that `omnidraft export` wrote for the backend onnx or qnn; null:
          *   answers are decoded plainly.
+         * Cancelling it ends it soon, and nothing stays open.
+         *
          * @throws OmniDraftException what is wrong with a folder, a library, or the memory, in words.
          */
-        suspend fun open(target: Path, drafter: Path?, options: EngineOptions = EngineOptions()): Engine =
-            withContext(Dispatchers.IO) {
-                CoreLibrary.load()
-                checkMemory(target, drafter, options)
-                val opened = ArrayList<AutoCloseable>()
-                try {
-                    fun load(folder: Path, length: Int?, drafts: Boolean) = LoadedModel.open(
-                        folder, options.operators, options.npuProvider, options.threads, length, options.memory,
-                        options.progress, drafts,
-                    ).also(opened::add)
-                    val model = load(target, options.contextLength, drafts = false)
-                    val draft = drafter?.let { load(it, null, drafts = true) }
-                    val engine = Engine(model, draft, options)
-                    opened.add(engine)
-                    if (draft != null) engine.prepare(draft)
-                    engine
-                } catch (error: Throwable) {
-                    // An engine closes its models.
-                    val owner = opened.lastOrNull { it is Engine }
-                    if (owner != null) owner.close() else opened.forEach(AutoCloseable::close)
-                    throw error
-                }
+        suspend fun open(target: Path, drafter: Path?, options: EngineOptions = EngineOptions()): Engine {
+            val opened = ArrayList<AutoCloseable>()
+            try {
+                return withContext(Dispatchers.IO) { open(target, drafter, options, opened) { ensureActive() } }
+            } catch (error: Throwable) { // also of who was cancelled, and never got the engine
+                // An engine closes its models.
+                val owned = opened.filter { it is Engine }.ifEmpty { opened }
+                runCatching { closeAll(owned) }.onFailure(error::addSuppressed)
+                throw error
             }
+        }
+
+        /** @param opened is given what has to be closed if it fails. */
+        private fun open(
+            target: Path, drafter: Path?, options: EngineOptions, opened: MutableList<AutoCloseable>, check: () -> Unit,
+        ): Engine {
+            CoreLibrary.load()
+            checkMemory(target, drafter, options)
+            fun load(folder: Path, length: Int?, drafts: Boolean) = LoadedModel.open(
+                folder, options.operators, options.npuProvider, options.threads, length, options.memory,
+                progress = { done, total ->
+                    options.progress.at(done, total)
+                    check()
+                },
+                drafts,
+            ).also(opened::add)
+            val model = load(target, options.contextLength, drafts = false)
+            val draft = drafter?.let { load(it, null, drafts = true) }
+            val engine = Engine(model, draft, options)
+            opened.add(engine)
+            if (draft != null) engine.prepare(draft)
+            return engine
+        }
 
         // The drafter's first: what is left decides how long the target's context can be.
         private fun checkMemory(target: Path, drafter: Path?, options: EngineOptions) {

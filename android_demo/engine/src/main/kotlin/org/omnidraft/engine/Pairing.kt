@@ -15,6 +15,7 @@ import org.omnidraft.engine.core.Speller
 import org.omnidraft.engine.core.Vocabulary
 import org.omnidraft.engine.core.VocabularyPair
 import org.omnidraft.engine.decoding.KeptCosts
+import org.omnidraft.engine.files.makeFolder
 import org.omnidraft.engine.files.sha256
 
 /**
@@ -69,11 +70,15 @@ internal class Pairing(
         )
     }
 
-    /** Keep the n-grams and what passes cost, whole or not at all. */
+    /**
+     * Keep the n-grams and what passes cost, whole or not at all.
+     *
+     * @throws OmniDraftException they cannot be written.
+     */
     fun save() {
         if (costs.isInitialized()) costs.value.save()
         val path = file ?: return
-        Files.createDirectories(path.parent)
+        makeFolder(path.parent)
         cache.save(path)
     }
 

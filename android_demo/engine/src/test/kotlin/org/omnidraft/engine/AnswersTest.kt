@@ -27,9 +27,10 @@ import org.omnidraft.engine.files.Progress
 import org.omnidraft.engine.files.toHex
 import org.omnidraft.engine.models.CacheMemory
 import org.omnidraft.engine.models.OnnxModel
+import org.omnidraft.engine.models.cpuFeatures
 import org.omnidraft.engine.text.Message
 
-/** Answers with real models are Python's, and so is all that it took to make them. */
+/** Answers with real models are Python's, and on the processor that recorded them so is all that it took. */
 class AnswersTest {
     @Serializable
     private class Answer(
@@ -53,21 +54,26 @@ class AnswersTest {
 
     @Serializable
     private class Recorded(
-        val onnxruntime: String, val threads: Int, @SerialName("least_pass") val leastPass: Int, val prompts: List<String>,
+        val onnxruntime: String, val processor: List<String>, val threads: Int,
+        @SerialName("least_pass") val leastPass: Int, val prompts: List<String>,
         @SerialName("max_new_tokens") val maxNewTokens: Int, val ways: List<Way>,
     )
 
     @TestFactory
-    fun `answers are Python's, their rounds and n-grams too`(): List<DynamicTest> {
+    fun `answers are Python's`(): List<DynamicTest> {
         val recorded = recorded()
         val here = OrtEnvironment.getEnvironment().version
         assumeTrue(recorded.onnxruntime == here, "ONNX Runtime ${recorded.onnxruntime} made them, here is $here")
+        // Another processor's kernels give the drafter's probabilities other last bits, by which it may
+        // propose another token or one more; the target's tokens stand.
+        val compared = if (recorded.processor == cpuFeatures()) ALL else listOf(TOKENS)
+        val what = if (compared == ALL) "rounds and n-grams too" else "tokens alone: another processor recorded them"
         return recorded.ways.map { way ->
-            DynamicTest.dynamicTest("$way") { replay(recorded, way) }
+            DynamicTest.dynamicTest("$way, $what") { replay(recorded, way, compared) }
         }
     }
 
-    private fun replay(recorded: Recorded, way: Way) {
+    private fun replay(recorded: Recorded, way: Way, compared: List<String>) {
         val target = load("target", recorded.threads)
         (target.model as OnnxModel).leastPass = recorded.leastPass
         val drafter = load("drafter", recorded.threads)
@@ -84,21 +90,20 @@ class AnswersTest {
             decoder.generate(prompt, recorded.maxNewTokens, target.tokenizer.eosIds) { tokens += it.tokens.asList() }
             val made = decoder.statistics
             for ((what, equal) in listOf(
-                "tokens" to (expected.tokens.asList() == tokens),
-                "rounds" to (expected.rounds == made.rounds),
-                "proposed" to (expected.proposed == made.proposed),
-                "accepted" to (expected.accepted == made.accepted),
-                "n-gram hits" to (expected.ngramHits == made.ngramHits),
+                TOKENS to (expected.tokens.asList() == tokens),
+                ROUNDS to (expected.rounds == made.rounds),
+                PROPOSED to (expected.proposed == made.proposed),
+                ACCEPTED to (expected.accepted == made.accepted),
+                NGRAM_HITS to (expected.ngramHits == made.ngramHits),
             )) same.merge(what, if (equal) 1 else 0, Int::plus)
             overheads += made.overheadMilliseconds
         }
         val sha256 = MessageDigest.getInstance("SHA-256").digest(pairing.cache.toBytes())
-        val ngrams = way.cacheSha256 == sha256.toHex()
+        if (way.cacheSha256 == sha256.toHex()) same[NGRAMS] = way.answers.size
         val millis = "%.3f".format(overheads.sorted()[overheads.size / 2])
-        println("$way: of ${way.answers.size} answers the same $same, n-grams ${if (ngrams) "the same" else "others"}, " +
-            "$millis ms of Kotlin a round")
+        println("$way: of ${way.answers.size} answers the same $same, compared $compared, $millis ms of Kotlin a round")
         listOf(pairing, drafter, target).forEach(AutoCloseable::close)
-        assertTrue(ngrams && same.values.all { it == way.answers.size }) { "$way: $same" }
+        assertEquals(compared.associateWith { way.answers.size }, compared.associateWith { same[it] ?: 0 })
     }
 
     @Test
@@ -141,6 +146,14 @@ class AnswersTest {
     )
 
     private companion object {
+        const val TOKENS = "tokens"
+        const val ROUNDS = "rounds"
+        const val PROPOSED = "proposed"
+        const val ACCEPTED = "accepted"
+        const val NGRAM_HITS = "n-gram hits"
+        const val NGRAMS = "n-grams"
+        val ALL = listOf(TOKENS, ROUNDS, PROPOSED, ACCEPTED, NGRAM_HITS, NGRAMS)
+
         init {
             CoreFixture.load()
         }

@@ -33,6 +33,9 @@ class Chat(
     private var answering: Job? = null
     private var figures: Job? = null
 
+    /** Whether the user is back since the last [rest]. */
+    private var looking = true
+
     /** Held while models are opened or closed, and while what was learned is saved. */
     private val lifecycle = Mutex()
     private val writing = Mutex()
@@ -57,10 +60,10 @@ class Chat(
 
     /** Opens models in the place of those that are open. */
     fun open(choice: Choice) = scope.launch {
-        stopAnswering()
         lifecycle.withLock {
-            closeModels()
             current.update { it.copy(phase = Phase.Opening, choice = choice, notice = null) }
+            stopAnswering()
+            closeModels()
             try {
                 val opened = opener.open(folder(choice.target), choice.drafter?.let(::folder))
                 assistant = opened
@@ -111,7 +114,11 @@ class Chat(
             current.update { it.copy(notice = Notice.Problem(error.message.orEmpty())) }
         } finally {
             changeAnswer { it.copy(ending = ending) }
-            current.update { withoutEmptyAnswer(it).copy(phase = Phase.Ready) }
+            current.update {
+                val ended = withoutEmptyAnswer(it)
+                // Else the models are being closed.
+                if (it.phase == Phase.Answering) ended.copy(phase = Phase.Ready) else ended
+            }
             saveConversation()
         }
     }
@@ -166,18 +173,22 @@ class Chat(
     }
 
     /** The system is short of memory and nobody is looking: saves everything and closes the models. */
-    fun rest() = scope.launch {
-        if (assistant == null) return@launch
-        stopAnswering()
-        lifecycle.withLock {
-            closeModels()
-            current.update { it.copy(phase = Phase.Resting) }
+    fun rest() {
+        looking = false
+        scope.launch {
+            lifecycle.withLock {
+                if (assistant == null || looking) return@launch
+                current.update { it.copy(phase = Phase.Resting) }
+                stopAnswering()
+                closeModels()
+            }
+            saveConversation()
         }
-        saveConversation()
     }
 
-    /** The user is back: opens the models that [rest] closed. */
+    /** The user is back: opens the models that [rest] closed, or closes. */
     fun wake() {
+        looking = true
         val choice = state.value.choice
         if (state.value.phase != Phase.Resting || choice == null) return
         current.update { it.copy(phase = Phase.Opening) }
@@ -194,10 +205,11 @@ class Chat(
 
     private suspend fun saveAdapter() {
         val learned = assistant ?: return
-        if (learned.statistics.value.learningSteps == 0) return
+        val done = learned.statistics.value
+        if (done.tokens == 0 && done.learningSteps == 0) return
         inWords {
             learned.saveAdapter()
-            current.update { it.copy(notice = Notice.AdapterSaved) }
+            if (done.learningSteps > 0) current.update { it.copy(notice = Notice.AdapterSaved) }
         }
     }
 

@@ -27,7 +27,7 @@ sealed interface Phase {
 
     data object Answering : Phase
 
-    /** The models were closed while the app was out of sight, to give their memory back. */
+    /** The models are closed, or soon will be: the app is out of sight, and memory is short. */
     data object Resting : Phase
 
     /** The models cannot be opened. */

@@ -14,6 +14,7 @@ import kotlinx.coroutines.flow.StateFlow
 import kotlinx.coroutines.flow.catch
 import kotlinx.coroutines.flow.map
 import kotlinx.coroutines.flow.stateIn
+import kotlinx.coroutines.withContext
 import org.omnidraft.android.PhoneHeat
 import org.omnidraft.android.phoneOptions
 import org.omnidraft.demo.chat.AnswerOptions
@@ -28,6 +29,7 @@ import org.omnidraft.demo.chat.Statistics
 import org.omnidraft.engine.Engine
 import org.omnidraft.engine.EngineStatistics
 import org.omnidraft.engine.OmniDraftException
+import org.omnidraft.engine.models.OnnxDescription
 
 /** Opens models in the engine. */
 class EngineOpener(private val context: Context) : AssistantOpener {
@@ -36,13 +38,25 @@ class EngineOpener(private val context: Context) : AssistantOpener {
         val learns = drafter != null && File(drafter, "training.onnx").isFile
         val heat = PhoneHeat(context)
         try {
-            val options = phoneOptions(context, heat, adapter = "phone".takeIf { learns })
+            val adapter = if (drafter != null && learns) adapterName(target, drafter) else null
+            val options = phoneOptions(context, heat, adapter)
             val engine = Engine.open(target.toPath(), drafter?.toPath(), options)
             return EngineAssistant(engine, heat)
         } catch (error: Throwable) {
             heat.close()
             throw inWords(error)
         }
+    }
+
+    /** For each target the drafter learns something of its own; what folders are called may change. */
+    private suspend fun adapterName(target: File, drafter: File) = withContext(Dispatchers.IO) {
+        listOf(drafter, target).joinToString("-") {
+            OnnxDescription.read(it.toPath(), checksums = false).sourceSha256.take(DIGITS)
+        }
+    }
+
+    private companion object {
+        const val DIGITS = 16
     }
 }
 

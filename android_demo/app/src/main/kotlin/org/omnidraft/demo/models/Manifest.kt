@@ -52,7 +52,7 @@ class Manifest(val kind: Kind, val files: Map<String, Listed>) {
 
         private fun listed(entry: JsonObject): Listed {
             val size = entry.getValue("size").jsonPrimitive.long
-            require(size >= 0) { "a size is $size" }
+            require(size in 0..LARGEST_FILE) { "a size is $size" }
             return Listed(size, entry.getValue("sha256").jsonPrimitive.content)
         }
 
@@ -60,6 +60,9 @@ class Manifest(val kind: Kind, val files: Map<String, Listed>) {
             "${kind.manifest} is damaged. Copy the folder to the phone again, or make it again.",
             cause,
         )
+
+        /** Bytes, a thousand times those of a phone's models: sums of such sizes are still numbers. */
+        private const val LARGEST_FILE = 1L shl 40
 
         /** Whether a path stays in its folder. */
         private fun isPlain(path: String) = '\\' !in path && '\u0000' !in path &&

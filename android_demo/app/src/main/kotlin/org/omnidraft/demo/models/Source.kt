@@ -2,6 +2,7 @@ package org.omnidraft.demo.models
 
 import java.io.IOException
 import java.io.InputStream
+import java.util.zip.ZipEntry
 import java.util.zip.ZipException
 import java.util.zip.ZipInputStream
 
@@ -25,11 +26,17 @@ class ZipSource(override val name: String, private val open: () -> InputStream) 
         var entries = 0
         ZipInputStream(open().buffered()).use { zip ->
             while (true) {
-                val entry = zip.nextEntry ?: break
+                val entry = zip.next() ?: break
                 entries++
                 if (!entry.isDirectory && !visit(entry.name, zip)) return
             }
         }
         if (entries == 0) throw ZipException("$name is no .zip archive")
+    }
+
+    private fun ZipInputStream.next(): ZipEntry? = try {
+        nextEntry
+    } catch (_: IllegalArgumentException) { // said of names, and of nothing else
+        throw ZipException("the name of a file in it is not in UTF-8")
     }
 }

@@ -33,49 +33,61 @@ class DocumentTree(
         val (folders, files) = children.partition { it.isFolder }
         for (file in files) {
             val uri = DocumentsContract.buildDocumentUriUsingTree(tree, file.id)
-            val content = inWords { resolver.openInputStream(uri) }
-                ?: throw FileNotFoundException(file.path)
-            if (!content.use { visit(file.path, it) }) return false
+            if (!resolver.open(uri).use { visit(file.path, it) }) return false
         }
         if (depth == 0) return true
         return folders.all { visitFolder(it.id, "${it.path}/", depth - 1, visit) }
     }
 
-    private fun children(id: String, path: String): List<Child> {
+    private fun children(id: String, path: String): List<Child> = inWords {
         val uri = DocumentsContract.buildChildDocumentsUriUsingTree(tree, id)
-        val columns =
-            arrayOf(Document.COLUMN_DOCUMENT_ID, Document.COLUMN_DISPLAY_NAME, Document.COLUMN_MIME_TYPE)
-        val rows = inWords { resolver.query(uri, columns, null, null, null) }
+        val rows = resolver.query(uri, COLUMNS, null, null, null)
             ?: throw IOException("its files cannot be listed")
-        return rows.use {
+        rows.use {
             buildList {
                 while (it.moveToNext()) {
-                    val isFolder = it.getString(2) == Document.MIME_TYPE_DIR
-                    add(Child(it.getString(0), path + it.getString(1), isFolder))
+                    val (document, name, type) = COLUMNS.indices.map { column ->
+                        it.getString(column) ?: throw IOException("its files are listed without their names")
+                    }
+                    add(Child(document, path + name, type == Document.MIME_TYPE_DIR))
                 }
             }
         }
     }
 
-    /** Providers are other apps, and throw what they like. */
-    private fun <T> inWords(call: () -> T): T = try {
-        call()
-    } catch (error: IllegalArgumentException) {
-        throw IOException(error.message ?: "its provider refuses", error)
-    } catch (error: IllegalStateException) {
-        throw IOException(error.message ?: "its provider refuses", error)
-    } catch (error: UnsupportedOperationException) {
-        throw IOException(error.message ?: "its provider refuses", error)
-    }
-
     private companion object {
         /** How many folders deep files are looked for. */
         const val DEPTH = 3
+        val COLUMNS = arrayOf(
+            Document.COLUMN_DOCUMENT_ID,
+            Document.COLUMN_DISPLAY_NAME,
+            Document.COLUMN_MIME_TYPE,
+        )
     }
 }
 
+/** Opens a document. Throws [IOException]. */
+fun ContentResolver.open(document: Uri): InputStream = inWords {
+    openInputStream(document) ?: throw FileNotFoundException("its provider gives nothing")
+}
+
 /** What the file picker calls a document. */
-fun ContentResolver.displayName(document: Uri): String =
-    query(document, arrayOf(Document.COLUMN_DISPLAY_NAME), null, null, null)?.use {
-        if (it.moveToFirst()) it.getString(0) else null
-    } ?: document.lastPathSegment.orEmpty()
+fun ContentResolver.displayName(document: Uri): String {
+    val told = try {
+        inWords {
+            query(document, arrayOf(Document.COLUMN_DISPLAY_NAME), null, null, null)?.use {
+                if (it.moveToFirst()) it.getString(0) else null
+            }
+        }
+    } catch (_: IOException) {
+        null // a name is no reason not to import it
+    }
+    return told ?: document.lastPathSegment.orEmpty()
+}
+
+/** Providers are other apps, and throw what they like. */
+private fun <T> inWords(call: () -> T): T = try {
+    call()
+} catch (error: RuntimeException) {
+    throw IOException(error.message ?: "its provider refuses", error)
+}

@@ -246,6 +246,15 @@ class ChatTest {
     }
 
     @Test
+    fun `without an adapter what the answers taught is saved, and nothing is said`() = process { chat ->
+        opened(chat).statistics.value = Statistics(tokens = 9)
+        chat.save()
+        runCurrent()
+        assertEquals(1, opener.last.saved)
+        assertNull(chat.state.value.notice)
+    }
+
+    @Test
     fun `an adapter that cannot be saved is said in words`() = process { chat ->
         val assistant = opened(chat)
         assistant.learn(steps = 1)
@@ -282,6 +291,62 @@ class ChatTest {
         assertEquals(Phase.Ready, chat.state.value.phase)
         assertEquals(2, opener.opened.size)
         assertEquals("Be", chat.state.value.turns.last().text)
+    }
+
+    @Test
+    fun `whenever the user returns, the models are open or open again`() {
+        // From what is going on when memory becomes short, and how far closing has come by then.
+        for (answering in listOf(true, false)) for (moment in 0..3) process { chat ->
+            val first = opened(chat)
+            first.learn(steps = 2)
+            if (answering) ask(chat, "Why?").also { first.say("Be") }
+            first.savingWaits = CompletableDeferred()
+            chat.save()
+            if (moment > 0) runCurrent()
+            chat.rest()
+            if (moment > 1) runCurrent()
+            if (moment > 2) first.savingWaits?.complete(Unit).also { runCurrent() }
+            chat.wake()
+            first.savingWaits?.complete(Unit)
+            runCurrent()
+            if (answering) chat.stop().also { runCurrent() }
+            assertEquals(Phase.Ready, chat.state.value.phase, "answering $answering, moment $moment")
+            assertFalse(opener.last.closed)
+            exchange(chat, "Still there?", "Yes")
+            assertEquals("Yes", chat.state.value.turns.last().text)
+        }
+    }
+
+    @Test
+    fun `models that are being opened are closed again where memory is short and nobody is looking`() =
+        process { chat ->
+            opener.waitFor = CompletableDeferred()
+            chat.open(pair)
+            runCurrent()
+            chat.rest()
+            runCurrent()
+            opener.waitFor?.complete(Unit)
+            runCurrent()
+            assertEquals(Phase.Resting, chat.state.value.phase)
+            assertTrue(opener.last.closed)
+            chat.wake()
+            runCurrent()
+            assertEquals(Phase.Ready, chat.state.value.phase)
+        }
+
+    @Test
+    fun `nothing is asked of models that are being closed`() = process { chat ->
+        val first = opened(chat)
+        first.learn(steps = 1)
+        first.savingWaits = CompletableDeferred()
+        chat.open(Choice("other"))
+        runCurrent()
+        ask(chat, "Why?")
+        assertEquals(emptyList(), chat.state.value.turns)
+        first.savingWaits?.complete(Unit)
+        runCurrent()
+        exchange(chat, "Why?", "Because")
+        assertEquals(1, opener.last.asked.size)
     }
 
     @Test

@@ -22,6 +22,9 @@ class FakeAssistant : Assistant {
     /** What [close] fails with, after it has closed. */
     var closeFailure: AssistantException? = null
 
+    /** Holds [saveAdapter] up. */
+    var savingWaits: CompletableDeferred<Unit>? = null
+
     private var script = Channel<() -> Piece?>(Channel.UNLIMITED)
 
     fun say(text: String, origin: Origin = Origin.DIRECT) {
@@ -51,6 +54,7 @@ class FakeAssistant : Assistant {
 
     override suspend fun saveAdapter() {
         check(!closed) { "saved after it was closed" }
+        savingWaits?.await()
         saveFailure?.let { throw it }
         saved++
     }

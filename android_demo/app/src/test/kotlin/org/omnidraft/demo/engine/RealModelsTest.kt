@@ -108,8 +108,7 @@ class RealModelsTest {
         assertEquals(Ending.COMPLETE, app.chat.state.value.turns.last().ending)
         assertTrue(working())
         app.chat.rest()
-        await("the models are closed") { app.chat.state.value.phase == Phase.Resting }
-        await("the engine's thread ends") { !working() }
+        await("the models are closed") { app.chat.state.value.phase == Phase.Resting && !working() }
 
         val next = DemoApplication()
         shadowOf(next).callAttach(app.baseContext)
@@ -117,7 +116,7 @@ class RealModelsTest {
         awaitReady(next)
         assertEquals(turns, next.chat.state.value.turns.take(2))
         next.chat.rest()
-        await("the models are closed again") { next.chat.state.value.phase == Phase.Resting }
+        await("the models are closed again") { next.chat.state.value.phase == Phase.Resting && !working() }
     }
 
     /** Waits until models are open and no answer is being written. */

@@ -5,9 +5,11 @@ import java.io.ByteArrayOutputStream
 import java.io.File
 import java.io.IOException
 import java.io.InputStream
+import java.nio.charset.Charset
 import java.security.MessageDigest
 import java.util.zip.ZipEntry
 import java.util.zip.ZipOutputStream
+import kotlin.random.Random
 import kotlin.test.assertContentEquals
 import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
@@ -98,6 +100,41 @@ class ModelStoreTest {
     @Test
     fun `what is no zip archive is refused`() {
         fails(ZipSource("letter") { ByteArrayInputStream("Dear reader".toByteArray()) })
+    }
+
+    @Test
+    fun `a damaged zip archive is a model, whole, or refused`() {
+        val random = Random(11)
+        val whole = zip(bundle(mapOf("model.onnx" to random.nextBytes(50), "grüße.json" to random.nextBytes(9))))
+        repeat(3000) {
+            val damaged = whole.copyOf(if (it % 4 == 0) random.nextInt(whole.size + 1) else whole.size)
+            repeat(1 + random.nextInt(3)) { if (damaged.isNotEmpty()) damaged[random.nextInt(damaged.size)] = random.nextInt().toByte() }
+            val source = ZipSource("packed") { ByteArrayInputStream(damaged) }
+            try {
+                import(source)
+                assertEquals(50, File(root, "packed/model.onnx").length())
+                store.delete("packed")
+            } catch (error: ImportException) {
+                assertTrue(error.message.orEmpty().isNotEmpty())
+            }
+            assertEquals(emptyList(), root.list()?.toList())
+        }
+    }
+
+    @Test
+    fun `a zip archive whose names are in an old code page is refused in words`() {
+        val archive = zip(mapOf("grüße.json" to ByteArray(1)) + bundle(files), Charset.forName("IBM850"))
+        assertTrue("packed" in fails(ZipSource("packed") { ByteArrayInputStream(archive) }).message.orEmpty())
+    }
+
+    @Test
+    fun `sizes beyond all storage are refused`() {
+        val huge = """"size": ${Long.MAX_VALUE}, "sha256": "00""""
+        for (count in 1..3) {
+            val entries = (1..count).joinToString { """"$it": {$huge}""" }
+            val error = fails(MemorySource("bad", mapOf("omnidraft.json" to """{"files": {$entries}}""".toByteArray())))
+            assertTrue("storage" in error.message.orEmpty() || "damaged" in error.message.orEmpty(), error.message)
+        }
     }
 
     @Test
@@ -205,9 +242,9 @@ fun bundle(files: Map<String, ByteArray>, kind: Kind = Kind.BUNDLE): Map<String,
     return files + (kind.manifest to """{"files": {${entries.joinToString()}}}""".toByteArray())
 }
 
-fun zip(files: Map<String, ByteArray>): ByteArray {
+fun zip(files: Map<String, ByteArray>, names: Charset = Charsets.UTF_8): ByteArray {
     val bytes = ByteArrayOutputStream()
-    ZipOutputStream(bytes).use { zip ->
+    ZipOutputStream(bytes, names).use { zip ->
         for ((name, content) in files) {
             zip.putNextEntry(ZipEntry(name))
             zip.write(content)

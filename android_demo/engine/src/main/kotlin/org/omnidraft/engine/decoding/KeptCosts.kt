@@ -2,7 +2,6 @@ package org.omnidraft.engine.decoding
 
 import java.io.IOException
 import java.nio.ByteBuffer
-import java.nio.file.Files
 import java.nio.file.Path
 import kotlin.io.path.isRegularFile
 import kotlinx.serialization.SerialName
@@ -11,6 +10,7 @@ import kotlinx.serialization.SerializationException
 import kotlinx.serialization.json.Json
 import org.omnidraft.engine.OmniDraftException
 import org.omnidraft.engine.core.Costs
+import org.omnidraft.engine.files.makeFolder
 import org.omnidraft.engine.files.readBounded
 import org.omnidraft.engine.files.replaceFile
 
@@ -34,11 +34,7 @@ class KeptCosts(val costs: Costs, private val file: Path?) : AutoCloseable {
         val sizes = SIZES.sorted()
         val target = costs.bands.associateWith { band -> sizes.associateWith { costs.targetSeconds(band, it) } }
         val content = Content(SCHEMA_VERSION, target, sizes.associateWith { costs.drafterSeconds(it) })
-        try {
-            Files.createDirectories(file.toAbsolutePath().parent)
-        } catch (error: IOException) {
-            throw OmniDraftException("$file cannot be written: ${error.message}.", error)
-        }
+        makeFolder(file.toAbsolutePath().parent)
         replaceFile(file, ByteBuffer.wrap(json.encodeToString(content).encodeToByteArray()))
         costs.written()
     }

@@ -17,6 +17,7 @@ import org.omnidraft.engine.OmniDraftException
 const val BUNDLE_FILE = "omnidraft.json"
 
 private const val SCHEMA_VERSION = 2
+private const val OWN_LAYOUT = "omnidraft"
 private const val AGAIN = "Export the bundle again, or copy its folder again."
 
 /** The shape of a Llama decoder; [contextLength] is the longest sequence, in tokens. */
@@ -73,6 +74,7 @@ data class Soc(
  * Fields that this program has no use for are not read; the digest covers them.
  *
  * @property backend `onnx`, `qnn`, `executorch`, `transformers` or `gguf`.
+ * @property layout whose names its inputs and outputs have: `omnidraft`, ours, or another program's.
  * @property soc the chip it was compiled for; null: it was compiled for none.
  * @property lora null: its graphs take no LoRA.
  * @property maxThreads see [Manifest.maxThreads].
@@ -83,6 +85,7 @@ data class Soc(
 data class Bundle(
     val name: String,
     val backend: String,
+    val layout: String = OWN_LAYOUT,
     val quantization: String,
     val geometry: Geometry,
     val soc: Soc? = null,
@@ -104,14 +107,20 @@ data class Bundle(
      * @param backend what is to run it.
      * @param abi the device's, such as `arm64-v8a`.
      * @param chip what the device calls its chip, such as `SM8650`; null: it does not say.
-     * @throws OmniDraftException it was exported for another backend or chip, or for a chip of
-     *   another kind of processor.
+     * @throws OmniDraftException it was exported for another backend, program or chip, or for a chip
+     *   of another kind of processor.
      */
     fun checkRuns(backend: String, abi: String? = null, chip: String? = null) {
         if (this.backend != backend) {
             throw OmniDraftException(
                 "The bundle $name was exported for the backend ${this.backend}, and this program " +
                     "runs it by $backend. Export it again with --backend $backend."
+            )
+        }
+        if (layout != OWN_LAYOUT) {
+            throw OmniDraftException(
+                "The bundle $name was exported for other programs (--layout ${layout.take(60)}). Export it " +
+                    "again without --layout."
             )
         }
         if (soc == null) return

@@ -3,6 +3,7 @@ package org.omnidraft.engine.files
 import java.io.IOException
 import java.nio.ByteBuffer
 import java.nio.channels.FileChannel
+import java.nio.file.FileAlreadyExistsException
 import java.nio.file.Files
 import java.nio.file.Path
 import java.nio.file.StandardCopyOption.ATOMIC_MOVE
@@ -46,6 +47,23 @@ internal fun replaceFile(path: Path, content: ByteBuffer) {
         )
     }
     flushFolder(path.toAbsolutePath().parent)
+}
+
+/**
+ * Make a folder, and those that it lies in, where they are not there yet.
+ *
+ * @throws OmniDraftException it cannot be made.
+ */
+internal fun makeFolder(folder: Path) {
+    try {
+        Files.createDirectories(folder)
+    } catch (error: IOException) {
+        val reason = if (error is FileAlreadyExistsException) "a file has that name" else error.message
+        throw OmniDraftException(
+            "The folder $folder cannot be made: $reason. Free space, or choose another place.",
+            error,
+        )
+    }
 }
 
 /** Make what was renamed or removed in a folder outlive a loss of power, where the system can. */

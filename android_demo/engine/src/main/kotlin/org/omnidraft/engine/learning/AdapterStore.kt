@@ -8,6 +8,7 @@ import org.omnidraft.engine.DamagedFileException
 import org.omnidraft.engine.ModelNotFoundException
 import org.omnidraft.engine.OmniDraftException
 import org.omnidraft.engine.files.flushFolder
+import org.omnidraft.engine.files.makeFolder
 import org.omnidraft.engine.files.reading
 import org.omnidraft.engine.files.replaceFile
 
@@ -72,7 +73,7 @@ class AdapterStore(val folder: Path, private val maxBytes: Long = DEFAULT_MAX_BY
                     "it more, or learn with a smaller rank."
             )
         }
-        reading(folder) { Files.createDirectories(folder) }
+        makeFolder(folder)
         replaceFile(path, content)
         evict(path)
     }

@@ -142,7 +142,7 @@ private class StaticPass(
     private val positions = directBytes(size * Int.SIZE_BYTES).asIntBuffer()
     private val mask: ByteBuffer
     private val narrow: Boolean
-    private val columns = context + size
+    private var seen = 0 // columns of the cache that the mask shows
 
     /** float32 `[size, …]`. */
     val logits: FloatBuffer
@@ -161,6 +161,10 @@ private class StaticPass(
             )
         }
         mask = bind("mask", told, inputs)
+        for (row in 0 until size) {
+            for (column in 0 until context) show(row, column, false)
+            for (column in 0 until size) show(row, context + column, column <= row)
+        }
         for ((name, cache) in past) inputs[name] = tensor(cache, session.inputs.getValue(name))
         for ((name, info) in session.outputs) {
             if (name.startsWith("present.")) presents[name] = bind(name, info, outputs)
@@ -179,13 +183,9 @@ private class StaticPass(
         for (row in 0 until size) {
             tokens.put(row, if (row < count) ids[start + row] else 0)
             positions.put(row, minOf(length + row, context - 1))
-            for (column in 0 until columns) {
-                val sees = if (column < context) column < length else column - context <= row
-                val place = row * columns + column
-                if (narrow) mask.put(place, if (sees) -1 else 0)
-                else mask.putFloat(place * Float.SIZE_BYTES, if (sees) 0f else MASKED)
-            }
+            for (column in minOf(seen, length) until maxOf(seen, length)) show(row, column, column < length)
         }
+        seen = length
         session.run(inputs, pinned = outputs).close()
         for ((name, cache) in past) {
             val info = session.inputs.getValue(name)
@@ -203,6 +203,13 @@ private class StaticPass(
                 for (i in 0 until bytes step Short.SIZE_BYTES) cache.putShort(to + i, new.getShort(from + i))
             }
         }
+    }
+
+    /** Whether a row sees a column of the mask: the cache's, then those of the pass. */
+    private fun show(row: Int, column: Int, sees: Boolean) {
+        val place = row * (context + size) + column
+        if (narrow) mask.put(place, if (sees) -1 else 0)
+        else mask.putFloat(place * Float.SIZE_BYTES, if (sees) 0f else MASKED)
     }
 
     private fun bind(name: String, info: TensorInfo, where: MutableMap<String, OnnxTensor>): ByteBuffer {

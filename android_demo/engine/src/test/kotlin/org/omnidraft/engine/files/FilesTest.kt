@@ -181,6 +181,15 @@ class FilesTest {
     }
 
     @Test
+    fun `bundles for other programs are refused in words`() {
+        val path = copy("drafter-any").resolve(BUNDLE_FILE)
+        edit(path) { it + ("layout" to JsonPrimitive("genai")) }
+        refusedAs<OmniDraftException>(path.parent, "for other programs (--layout genai)", "without --layout")
+        edit(path) { it + ("layout" to JsonPrimitive("omnidraft")) }
+        OnnxDescription.read(path.parent)
+    }
+
+    @Test
     fun `JSON is written as Python writes it`() {
         val text = """{"b": 1, "a": ["é😀\u0001/\\\"\n", 1e-05, 1.0, -0.0, 123456789012345678901, true, null, NaN],""" +
             """ "ä": {}, "\ue000": 1, "😀": 2, "": []}"""
