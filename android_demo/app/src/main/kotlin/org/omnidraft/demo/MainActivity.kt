@@ -120,7 +120,7 @@ class MainActivity : Activity() {
         draft.isChecked = state.draft
         draft.isEnabled = state.canDraft
         learn.isChecked = state.learn
-        learn.isEnabled = state.canDraft
+        learn.isEnabled = state.canLearn
         val answering = state.phase == Phase.Answering
         send.setText(if (answering) R.string.stop else R.string.send)
         send.isEnabled = answering || state.canSend

@@ -195,6 +195,18 @@ class MainActivityTest {
     }
 
     @Test
+    fun `learning can be switched where the drafter can learn`() {
+        start()
+        assertFalse(view<Switch>(R.id.learn).isEnabled)
+        for (can in listOf(false, true)) {
+            app.opener.canLearn = can
+            app.openModels()
+            idle()
+            assertEquals(can, view<Switch>(R.id.learn).isEnabled)
+        }
+    }
+
+    @Test
     fun `a question that fails comes back with the reason`() {
         app.openModels()
         start()

@@ -195,8 +195,12 @@ class Engine private constructor(
         withContext(thread) {
             checkOpen() // it may have waited for another answer
             val context = currentCoroutineContext()
-            val finished = generate(messages, how, cancelled = { closing || !context.isActive }) { piece ->
-                trySendBlocking(piece).onFailure { throw CancellationException("nobody collects the answer") }
+            val finished = try {
+                generate(messages, how, cancelled = { closing || !context.isActive }) { piece ->
+                    trySendBlocking(piece).onFailure { throw CancellationException("nobody collects the answer") }
+                }
+            } catch (error: OutOfMemoryError) {
+                throw inWords(error)
             }
             if (!finished) checkOpen()
         }
@@ -349,7 +353,7 @@ class Engine private constructor(
                 // An engine closes its models.
                 val owned = opened.filter { it is Engine }.ifEmpty { opened }
                 runCatching { closeAll(owned) }.onFailure(error::addSuppressed)
-                throw error
+                throw inWords(error)
             }
         }
 

@@ -28,3 +28,12 @@ internal fun cannotLoad(library: String, error: Throwable): OmniDraftException {
 /** There is less memory than a model takes. */
 class NotEnoughMemoryException(message: String, cause: Throwable? = null) :
     OmniDraftException(message, cause)
+
+/** What to throw in the place of an error that no caller is expected to catch. */
+internal fun inWords(error: Throwable): Throwable =
+    if (error !is OutOfMemoryError) error
+    else NotEnoughMemoryException(
+        "The models need more memory than there is (${error.message}). End other programs, or take a " +
+            "shorter context or smaller models.",
+        error,
+    )

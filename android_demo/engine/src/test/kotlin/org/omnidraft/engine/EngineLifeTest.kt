@@ -105,6 +105,29 @@ class EngineLifeTest {
     }
 
     @Test
+    fun `where memory ends, words say so, and the engine answers as before`() {
+        var asks = 0
+        var last = Int.MAX_VALUE
+        val options = EngineOptions(Fixtures.operators, threads = 1, heat = {
+            if (++asks >= last) throw OutOfMemoryError("Java heap space")
+            Heat.COOL
+        })
+        runBlocking { Engine.open(target, drafter, options) }.use { engine ->
+            val whole = engine.answered().map { it.token }
+            for (more in 1..4) {
+                last = asks + more
+                val error = assertThrows(NotEnoughMemoryException::class.java) { engine.answered() }
+                assertTrue("smaller models" in error.message!!, error.message)
+                last = Int.MAX_VALUE
+                assertEquals(whole, engine.answered().map { it.token })
+            }
+        }
+        val refused = EngineOptions(Fixtures.operators, memory = { throw OutOfMemoryError("Map failed") })
+        assertThrows(NotEnoughMemoryException::class.java) { runBlocking { Engine.open(target, drafter, refused) } }
+        assertEquals(emptyList<String>(), mapped())
+    }
+
+    @Test
     fun `an answer that closing ends says so`() {
         val engine = open()
         val pieces = ArrayList<Piece>()

@@ -66,6 +66,9 @@ class AssistantException(message: String, cause: Throwable? = null) : Exception(
 interface Assistant : AutoCloseable {
     val statistics: StateFlow<Statistics>
 
+    /** Whether the drafter can learn: there is one, exported with its training step. */
+    val canLearn: Boolean
+
     /**
      * Answers the last message. Cancelling the collector stops within a round.
      *

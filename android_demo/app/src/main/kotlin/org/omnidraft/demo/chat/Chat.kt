@@ -61,7 +61,9 @@ class Chat(
     /** Opens models in the place of those that are open. */
     fun open(choice: Choice) = scope.launch {
         lifecycle.withLock {
-            current.update { it.copy(phase = Phase.Opening, choice = choice, notice = null) }
+            current.update {
+                it.copy(phase = Phase.Opening, choice = choice, canLearn = false, notice = null)
+            }
             stopAnswering()
             closeModels()
             try {
@@ -73,7 +75,7 @@ class Chat(
                         current.update { it.copy(statistics = news) }
                     }
                 }
-                current.update { it.copy(phase = Phase.Ready) }
+                current.update { it.copy(phase = Phase.Ready, canLearn = opened.canLearn) }
             } catch (error: AssistantException) {
                 current.update { it.copy(phase = Phase.Failed(error.message.orEmpty())) }
             }

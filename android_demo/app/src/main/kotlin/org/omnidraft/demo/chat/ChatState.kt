@@ -54,6 +54,8 @@ data class ChatState(
     val unanswered: String? = null,
     val draft: Boolean = true,
     val learn: Boolean = false,
+    /** Whether the drafter that is open can learn. */
+    val canLearn: Boolean = false,
     val statistics: Statistics = Statistics(),
     val notice: Notice? = null,
 ) {

@@ -41,7 +41,7 @@ class EngineOpener(private val context: Context) : AssistantOpener {
             val adapter = if (drafter != null && learns) adapterName(target, drafter) else null
             val options = phoneOptions(context, heat, adapter)
             val engine = Engine.open(target.toPath(), drafter?.toPath(), options)
-            return EngineAssistant(engine, heat)
+            return EngineAssistant(engine, heat, canLearn = adapter != null)
         } catch (error: Throwable) {
             heat.close()
             throw inWords(error)
@@ -61,7 +61,11 @@ class EngineOpener(private val context: Context) : AssistantOpener {
 }
 
 /** The engine as the chat sees it. */
-private class EngineAssistant(private val engine: Engine, private val heat: PhoneHeat) : Assistant {
+private class EngineAssistant(
+    private val engine: Engine,
+    private val heat: PhoneHeat,
+    override val canLearn: Boolean,
+) : Assistant {
     private val scope = CoroutineScope(SupervisorJob() + Dispatchers.Default)
 
     override val statistics: StateFlow<Statistics> = engine.statistics.map(::shown)

@@ -207,6 +207,20 @@ class ChatTest {
     }
 
     @Test
+    fun `whether the drafter can learn is shown once it is open`() = process { chat ->
+        for (can in listOf(true, false, true)) {
+            opener.canLearn = can
+            opened(chat)
+            assertEquals(can, chat.state.value.canLearn)
+            opener.failure = AssistantException("model.onnx is missing.")
+            chat.open(pair)
+            runCurrent()
+            assertFalse(chat.state.value.canLearn)
+            opener.failure = null
+        }
+    }
+
+    @Test
     fun `the figures are those of the models that are open`() = process { chat ->
         val first = opened(chat)
         first.statistics.value = Statistics(tokens = 7)

@@ -9,7 +9,7 @@ import kotlinx.coroutines.flow.flow
 import kotlinx.coroutines.flow.update
 
 /** An assistant that says what a test gives it: [say], then [end] or [fail]. */
-class FakeAssistant : Assistant {
+class FakeAssistant(override val canLearn: Boolean) : Assistant {
     override val statistics = MutableStateFlow(Statistics())
     val asked = mutableListOf<Pair<List<Message>, AnswerOptions>>()
     var learns = false
@@ -71,6 +71,7 @@ class FakeOpener : AssistantOpener {
     val folders = mutableListOf<Pair<File, File?>>()
     var waitFor: CompletableDeferred<Unit>? = null
     var failure: AssistantException? = null
+    var canLearn = true
 
     val last get() = opened.last()
 
@@ -78,6 +79,6 @@ class FakeOpener : AssistantOpener {
         waitFor?.await()
         failure?.let { throw it }
         folders += target to drafter
-        return FakeAssistant().also { opened += it }
+        return FakeAssistant(canLearn).also { opened += it }
     }
 }
