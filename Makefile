@@ -1,6 +1,7 @@
 # make demo       install into .venv, fetch the default target, answer prompts plainly and speculatively
 # make test       install what tests need (about 150 MB), run the native and the Python tests
-# make test-all   the Python tests with all that they compare with (several GB, into .venv-all): none may skip
+# make test-all   the Python tests, or TESTS of them, with all that they compare with (several GB, into
+#                 .venv-all): none may skip
 # make test-aarch64  the native tests for 64-bit Arm, by a cross compiler and an emulator
 # make sanitize   the native tests under the address and undefined-behaviour sanitizers
 # make wheel-check  a wheel from the source distribution, in empty environments of PYTHONS, used there
@@ -47,7 +48,7 @@ test: $(VENV)/.test test-native
 	$(BIN)/python -m pytest
 
 test-all: .venv-all/.installed
-	.venv-all/bin/python -m pytest --complete
+	.venv-all/bin/python -m pytest --complete $(TESTS)
 
 test-native: $(VENV)/.test
 	$(call NATIVE_TESTS,release)
