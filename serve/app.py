@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -149,7 +150,7 @@ class Service:
         for prompt in prompts:
             try:
                 tokens = await loop.run_in_executor(
-                    self._encoding, lambda prompt=prompt: session.encode(prompt, raw=raw)
+                    self._encoding, partial(session.encode, prompt, raw=raw)
                 )
                 check_prompt(session.target.model, len(tokens))
             except OmniDraftError as error:

@@ -17,6 +17,7 @@ from omnidraft.cli.interruption import Interrupted
 from omnidraft.cli.loading import keep_what_was_learned, open_models
 from omnidraft.cli.output import errors
 from omnidraft.opening import adapter_choice
+from omnidraft.runtime.decoding.kept_texts import KeptTexts
 from omnidraft.runtime.errors import MissingDependencyError, OptionError
 from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION
 from omnidraft.runtime.options import DEFAULT_DRAFT_LENGTH, read_draft_length
@@ -77,6 +78,13 @@ def serve(
     max_body: Annotated[
         int, typer.Option(**opt.whole(1), help="Bytes that a request may have.")
     ] = 4_000_000,
+    keep_memory: Annotated[
+        int,
+        typer.Option(
+            **opt.whole(0),
+            help="Megabytes for the KV caches of conversations of a target, beside the last one.",
+        ),
+    ] = 512,
     quantization: opt.Weights = DEFAULT_QUANTIZATION,
     engine: opt.RunBy = None,
     threads: opt.Threads = None,
@@ -139,11 +147,12 @@ def serve(
                 context=context,
                 learnable=bool(choices),
             )
+            kept = KeptTexts(target_model.model, keep_memory * 1_000_000)
             sessions[name] = Session(
-                target_model, drafter_model, ngram_folder=default_ngram_folder()
+                target_model, drafter_model, ngram_folder=default_ngram_folder(), kept=kept
             )
             for full, choice in choices.items():
-                sessions[full] = Session(target_model, drafter_model, adapter=choice)
+                sessions[full] = Session(target_model, drafter_model, adapter=choice, kept=kept)
         if not quiet:
             _log_requests()
         shown = f"[{address}]" if ":" in address else address
