@@ -306,6 +306,7 @@ class Session:
             steps=buffer.trace if buffer else None,
             lease=lease,
             logprobs=options.logprobs,
+            constraint=options.constraint,
             keep=self.target.batch_invariant,
         )
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,12 +19,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from omnidraft.runtime.decoding.constraint import Constraint
 from omnidraft.runtime.decoding.decoder import check_prompt
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.session import Prompt, Session
 from omnidraft.runtime.statistics import Statistics
 from omnidraft.serve.answering import Answering, Choice, Work
 from omnidraft.serve.errors import ApiError, refused
+from omnidraft.serve.grammar import Grammars
 from omnidraft.serve.guard import Guard, read_body
 from omnidraft.serve.metrics import CONTENT_TYPE, Metrics
 from omnidraft.serve.replies import ChatReply, CompletionReply, Reply
@@ -78,6 +80,8 @@ class Service:
             lambda: self.answering.busy if self._open_answering else False,
         )
         # One: a tokenizer is not for several threads at once.
+        self._grammars: dict[int, Grammars] = {}
+        """By what the target is; made at first use, in the thread below."""
         self._encoding = ThreadPoolExecutor(1, "omnidraft encoding")
 
     @property
@@ -124,7 +128,13 @@ class Service:
         """The next message of a conversation."""
         asked = read_request(ChatRequest, await read_body(request, self._options.max_body))
         return await self._answer(
-            request, asked, [asked.conversation], asked.wanted_logprobs, ChatReply, raw=False
+            request,
+            asked,
+            [asked.conversation],
+            asked.wanted_logprobs,
+            ChatReply,
+            raw=False,
+            schema=asked.wanted_schema,
         )
 
     async def completions(self, request: Request) -> AnswerResponse:
@@ -143,9 +153,18 @@ class Service:
         kind: type[Reply],
         *,
         raw: bool,
+        schema: dict[str, Any] | None = None,
     ) -> AnswerResponse:
         session = self._session(asked.model)
         loop = asyncio.get_running_loop()
+        constraint: Callable[[], Constraint | None] = lambda: None  # noqa: E731
+        if schema is not None:
+            try:
+                constraint = await loop.run_in_executor(
+                    self._encoding, self._constraints, session, schema
+                )
+            except OmniDraftError as error:
+                raise refused(error, "response_format") from error
         choices: list[Choice] = []
         for prompt in prompts:
             try:
@@ -160,7 +179,9 @@ class Service:
             room = session.target.model.max_length - len(tokens)
             for _ in range(asked.n or 1):
                 index = len(choices)
-                options = asked.generation(index, room, logprobs, self._options.defaults, raw)
+                options = asked.generation(
+                    index, room, logprobs, self._options.defaults, raw, constraint()
+                )
                 choices.append(Choice(tokens, options))
         work = Work(asked.model, session, choices)
         reply = kind(
@@ -172,6 +193,12 @@ class Service:
         )
         self.answering.join(_client(request, asked), work)
         return AnswerResponse(self.answering, work, reply, bool(asked.stream))
+
+    def _constraints(self, session: Session, schema: dict[str, Any]) -> Callable[[], Constraint]:
+        target = session.target
+        if (grammars := self._grammars.get(id(target))) is None:
+            grammars = self._grammars[id(target)] = Grammars(target)
+        return partial(grammars.constraint, grammars.grammar(schema))
 
     def _session(self, name: str) -> Session:
         if name not in self._models:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from omnidraft.runtime.decoding.constraint import Constraint
 from omnidraft.runtime.errors import OptionError
 from omnidraft.runtime.options import DraftLength, GenerationOptions, sampling_parameters
 from omnidraft.serve.errors import ApiError
@@ -79,6 +80,22 @@ class _StreamOptions(BaseModel):
     include_usage: bool | None = None
 
 
+class _Schema(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+    schema_: dict[str, Any] = Field(default_factory=dict, alias="schema")
+
+
+class _ResponseFormat(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: str
+    json_schema: _Schema | None = None
+
+
 class Request(BaseModel):
     """What both kinds of requests may hold."""
 
@@ -126,7 +143,13 @@ class Request(BaseModel):
             _refuse_unsupported(extra, "stream_options.")
 
     def generation(
-        self, index: int, room: int, logprobs: int | None, defaults: Defaults, raw: bool
+        self,
+        index: int,
+        room: int,
+        logprobs: int | None,
+        defaults: Defaults,
+        raw: bool,
+        constraint: Constraint | None,
     ) -> GenerationOptions:
         """How one of its answers is generated.
 
@@ -154,6 +177,7 @@ class Request(BaseModel):
                 raw=raw,
                 stop=self.stop or (),
                 logprobs=logprobs,
+                constraint=constraint,
             )
         except OptionError as error:
             said = str(error)
@@ -174,12 +198,22 @@ class ChatRequest(Request):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    response_format: _ResponseFormat | None = None
 
     def check(self) -> None:
         super().check()
         if self.top_logprobs is not None and not self.logprobs:
             raise ApiError(
                 400, "top_logprobs is for logprobs: set logprobs to true too", param="top_logprobs"
+            )
+        form = self.response_format
+        if form is not None and form.type not in ("text", "json_object", "json_schema"):
+            raise _unsupported("response_format", {"type": form.type})
+        if form is not None and (form.type == "json_schema") != (form.json_schema is not None):
+            raise ApiError(
+                400,
+                "response_format of the type 'json_schema', and no other, has a json_schema",
+                param="response_format",
             )
         both = (self.max_tokens, self.max_completion_tokens)
         if None not in both and both[0] != both[1]:
@@ -188,6 +222,14 @@ class ChatRequest(Request):
                 "max_tokens and max_completion_tokens are two names of one limit: give one",
                 param="max_tokens",
             )
+
+    @property
+    def wanted_schema(self) -> dict[str, Any] | None:
+        """Of the JSON that the answer is to be; None: it may be any text."""
+        if self.response_format is None or self.response_format.type == "text":
+            return None
+        asked = self.response_format.json_schema
+        return {"type": "object"} if asked is None else asked.schema_
 
     @property
     def conversation(self) -> list[dict[str, str]]:

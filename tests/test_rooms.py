@@ -37,7 +37,7 @@ HARMLESS = {"__future__", "collections", "dataclasses", "enum", "math", "numpy",
 # A device has numpy, onnxruntime, tokenizers, jinja2 and this package.
 FOREIGN = {
     *("onnx", "gguf", "torch", "transformers", "torchao", "executorch", "optimum"),
-    *("typer", "starlette", "uvicorn", "prometheus_client"),
+    *("typer", "starlette", "uvicorn", "prometheus_client", "llguidance"),
 }
 # Engines for what somebody has installed import it when they are opened.
 LAZILY = {"runtime/engines/executorch.py", "runtime/engines/transformers.py"}

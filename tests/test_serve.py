@@ -232,7 +232,7 @@ REFUSED: list[tuple[str, dict[str, Any], int, str | None]] = [
             "tools": [{"type": "function", "function": {"name": "f"}}],
             "tool_choice": "required",
             "functions": [{"name": "f"}],
-            "response_format": {"type": "json_object"},
+            "response_format": {"type": "grammar"},
             "modalities": ["text", "audio"],
             "audio": {"voice": "alloy", "format": "wav"},
             "prediction": {"type": "content", "content": "x"},

@@ -104,6 +104,7 @@ def serve(
       OMNIDRAFT_API_KEY=... omnidraft serve --target smollm2-135m --host 0.0.0.0
     """
     try:
+        import llguidance  # noqa: F401
         import prometheus_client  # noqa: F401
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
