@@ -79,9 +79,9 @@ class Service:
             lambda: self.answering.waiting if self._open_answering else 0,
             lambda: self.answering.busy if self._open_answering else False,
         )
-        # One: a tokenizer is not for several threads at once.
         self._grammars: dict[int, Grammars] = {}
         """By what the target is; made at first use, in the thread below."""
+        # One: a tokenizer is not for several threads at once.
         self._encoding = ThreadPoolExecutor(1, "omnidraft encoding")
 
     @property

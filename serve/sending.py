@@ -22,6 +22,10 @@ _HEADERS = [
 ]
 
 
+class _GoneError(Exception):
+    """The client has gone."""
+
+
 class AnswerResponse:
     """The response to a request that waits for its turn, or whose turn has come.
 
@@ -51,8 +55,8 @@ class AnswerResponse:
         try:
             send_answer = self._send_events if self._stream else self._send_whole
             await send_answer(scope, receive, send)
-        except OSError:
-            pass  # the client has gone
+        except _GoneError:
+            pass
         finally:
             self._answering.leave(self._work)
             gone.cancel()
@@ -63,7 +67,7 @@ class AnswerResponse:
         while (await receive())["type"] != "http.disconnect":
             pass
         self._answering.leave(self._work)
-        self._work.fail(ConnectionResetError())  # while it waits nothing else would come
+        self._work.fail(_GoneError())  # while it waits nothing else would come
 
     async def _events(self) -> AsyncIterator[Begun | Told | Ended]:
         while (event := await self._work.events.get()) is not None:
@@ -78,7 +82,7 @@ class AnswerResponse:
                     self._reply.add(event.choice, event.piece)
                 elif isinstance(event, Ended):
                     self._end(event)
-        except OSError:
+        except _GoneError:
             raise
         except Exception as error:
             raise failed(error) from error
@@ -99,7 +103,7 @@ class AnswerResponse:
                     await self._send_data(send, self._reply.endings(event.choice))
             await self._send_data(send, self._reply.last())
             await self._send_raw(send, b"data: [DONE]\n\n")
-        except OSError:
+        except _GoneError:
             raise
         except Exception as error:
             told = failed(error)
