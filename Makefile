@@ -23,7 +23,8 @@ NATIVE := CMakeLists.txt $(wildcard *_native/*/*.cpp *_native/*/*.h cache_native
 MYPY = mkdir -p build/mypy/omnidraft && ln -sfn $(CURDIR)/omnidraft/* build/mypy/omnidraft/ && \
   ln -sfn $(CURDIR)/runtime build/mypy/omnidraft/runtime && \
   ln -sfn $(CURDIR)/export build/mypy/omnidraft/export && \
-  ln -sfn $(CURDIR)/distill build/mypy/omnidraft/distill && cd build/mypy && \
+  ln -sfn $(CURDIR)/distill build/mypy/omnidraft/distill && \
+  ln -sfn $(CURDIR)/serve build/mypy/omnidraft/serve && cd build/mypy && \
   $(CURDIR)/$(BIN)/python -m mypy --config-file $(CURDIR)/pyproject.toml -p omnidraft
 
 # The native tests by a preset of CMakePresets.json, with CMake and Ninja of the environment.

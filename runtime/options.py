@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from omnidraft._native import SamplingParameters, Verification
+from omnidraft.runtime.decoding.constraint import Constraint
 from omnidraft.runtime.errors import OptionError
 
 DraftLength = int | Literal["auto"]
@@ -41,6 +42,7 @@ class GenerationOptions:
         logprobs: tell the log-probability of each token, and of so many of the likeliest in its
             place (at most 20); None: compute none.
         tree: tokens that each round proposes, as a tree; None: as ``draft_length`` says.
+        constraint: says which tokens may come; a new one for each answer.
 
     Raises:
         OptionError: a value is of another type or out of its range; it names the option.
@@ -56,6 +58,7 @@ class GenerationOptions:
     stop: str | Sequence[str] = ()
     logprobs: int | None = None
     tree: int | None = None
+    constraint: Constraint | None = None
 
     def __post_init__(self) -> None:
         _check_whole("max_new_tokens", self.max_new_tokens, 1)

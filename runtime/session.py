@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from omnidraft._native import Lookup, MappingRule, NgramCache
 from omnidraft.runtime.answer import Answer, AnswerText, Piece
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
+from omnidraft.runtime.decoding.kept_texts import KeptTexts
 from omnidraft.runtime.decoding.lease import DEFAULT_WAIT, Lease
 from omnidraft.runtime.errors import CancelledError, OmniDraftError, OptionError
 from omnidraft.runtime.models import LoadedModel
@@ -47,6 +48,8 @@ class Session:
         special_text: what the drafter sees for the target's special tokens.
         adapter: what the drafter has learned for this target, and whether it goes on.
         wait: seconds that an answer waits for the models; 0: it is refused while they are in use.
+        kept: other texts of the target's, so that conversations may alternate. Sessions of one
+            target may share it.
 
     Raises:
         ModelInUseError: an adapter is to be set while the drafter is in use.
@@ -63,6 +66,7 @@ class Session:
         special_text: str = "\n",
         adapter: AdapterChoice | None = None,
         wait: float = DEFAULT_WAIT,
+        kept: KeptTexts | None = None,
     ) -> None:
         learner_of = None
         if adapter is not None:
@@ -77,6 +81,8 @@ class Session:
         self.last: SpeculativeDecoder | None = None
         self._lookup = Lookup(target.model.vocab_size)
         self._wait = wait
+        # Another model may not give the same answer.
+        self._kept = kept if target.batch_invariant else None
         lease = self._lease()
         self._pairing: Pairing | None = None
         if drafter is not None:
@@ -300,6 +306,7 @@ class Session:
             steps=buffer.trace if buffer else None,
             lease=lease,
             logprobs=options.logprobs,
+            constraint=options.constraint,
             keep=self.target.batch_invariant,
         )
 
@@ -318,8 +325,11 @@ class _Answering:
         tokenizer, learner = session.target.tokenizer, session.learner
         told = 0
         text = AnswerText(tokenizer, options.stop)
+        tokens = session.encode(prompt, raw=options.raw)
+        if session._kept is not None:
+            session._kept.recall(tokens)
         for emitted in decoder.generate(
-            session.encode(prompt, raw=options.raw),
+            tokens,
             options.max_new_tokens,
             tuple(tokenizer.eos_ids),
             self.cancelled,

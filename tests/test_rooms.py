@@ -1,4 +1,7 @@
-"""Dependencies point one way: omnidraft (commands) → distill → export → runtime, room by room."""
+"""Dependencies point one way: omnidraft (commands) → distill → export → runtime, room by room.
+
+The server stands on the runtime alone.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ PACKAGES = {
     "omnidraft.runtime": "runtime",
     "omnidraft.export": "export",
     "omnidraft.distill": "distill",
+    "omnidraft.serve": "serve",
 }
 # What each room of the runtime may import of the others.
 ROOMS = {
@@ -31,7 +35,10 @@ PURE = {
 }
 HARMLESS = {"__future__", "collections", "dataclasses", "enum", "math", "numpy", "typing"}
 # A device has numpy, onnxruntime, tokenizers, jinja2 and this package.
-FOREIGN = {"onnx", "gguf", "torch", "transformers", "torchao", "executorch", "optimum", "typer"}
+FOREIGN = {
+    *("onnx", "gguf", "torch", "transformers", "torchao", "executorch", "optimum"),
+    *("typer", "starlette", "uvicorn", "prometheus_client", "llguidance"),
+}
 # Engines for what somebody has installed import it when they are opened.
 LAZILY = {"runtime/engines/executorch.py", "runtime/engines/transformers.py"}
 
@@ -64,12 +71,13 @@ def test_every_folder_of_the_runtime_is_a_room() -> None:
     assert folders == ROOMS.keys()
 
 
-@pytest.mark.parametrize("package", ["omnidraft.runtime", "omnidraft.export", "omnidraft.distill"])
+@pytest.mark.parametrize("package", [name for name in PACKAGES if name != "omnidraft"])
 def test_packages_import_downwards(package: str) -> None:
     above = {
-        "omnidraft.runtime": ("export", "distill", "cli"),
-        "omnidraft.export": ("distill", "cli"),
-        "omnidraft.distill": ("cli",),
+        "omnidraft.runtime": ("export", "distill", "serve", "cli"),
+        "omnidraft.export": ("distill", "serve", "cli"),
+        "omnidraft.distill": ("serve", "cli"),
+        "omnidraft.serve": ("export", "distill", "cli"),
     }[package]
     for path in files(package):
         for module, _ in imports(path):

@@ -26,6 +26,7 @@ from omnidraft.cli.interruption import Interrupted, raise_on_signals
 from omnidraft.cli.models import models_app
 from omnidraft.cli.output import discard, errors, print_error, with_options
 from omnidraft.cli.profile import profile
+from omnidraft.cli.serve import serve
 from omnidraft.runtime.errors import OmniDraftError
 
 
@@ -64,7 +65,7 @@ def omnidraft(
     pass
 
 
-for command in (generate, chat, bench, adapt, profile, export, distill, inspect, doctor):
+for command in (generate, chat, serve, bench, adapt, profile, export, distill, inspect, doctor):
     app.command(cls=Command)(command)
 app.add_typer(models_app, name="models")
 app.add_typer(adapters_app, name="adapters")

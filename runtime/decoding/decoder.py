@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omnidraft._native import Generation, Origin, SamplingParameters, Verification
+from omnidraft.runtime.decoding.constraint import Constraint, mask_pass
 from omnidraft.runtime.decoding.drafting import Drafter, Drafting, keep, run_pass
 from omnidraft.runtime.decoding.lease import Lease
 from omnidraft.runtime.decoding.logprobs import TokenLogprobs, token_logprobs
@@ -54,6 +55,7 @@ class SpeculativeDecoder:
             and gives it back when it ends or its generator is closed.
         logprobs: tell the log-probability of each token, and of so many of the likeliest in its
             place; None: compute none.
+        constraint: masks the target, for one generation. What learns is shown none of its rounds.
         keep: begin with what the target's KV cache holds of the prompt. A batch-invariant target
             gives the same answer, bit for bit; another one may not.
     """
@@ -70,6 +72,7 @@ class SpeculativeDecoder:
         steps: StepObserver | None = None,
         lease: Lease | None = None,
         logprobs: int | None = None,
+        constraint: Constraint | None = None,
         keep: bool = False,
     ) -> None:
         self._target = target
@@ -82,6 +85,7 @@ class SpeculativeDecoder:
         self._steps = steps
         self._lease = lease
         self._logprobs = logprobs
+        self._constraint = constraint
         self._keep = keep
         self.statistics = Statistics()
         """Of the last generation."""
@@ -166,10 +170,14 @@ class SpeculativeDecoder:
                 if drafter:
                     drafter.draft(more)
                 wanted = generation.score()
+                held = target.length
                 before = perf_counter()
                 logits = run_pass(target, wanted)
                 after = perf_counter()
-                verdict = generation.scored(logits)
+                allowed = logits
+                if self._constraint is not None:
+                    allowed = mask_pass(self._constraint, logits, wanted, held)
+                verdict = generation.scored(allowed)
             except ValueError as error:
                 raise OmniDraftError(f"{error}; its files may be damaged") from error
             verified = perf_counter()
@@ -181,6 +189,8 @@ class SpeculativeDecoder:
             if end is not None:
                 generation.end_at(end)
                 emitted, stopped = verdict.tokens, True
+            if self._constraint is not None:
+                self._constraint.advance(emitted)
             settled = generation.settle(after - before, verified - after)
             stats.rounds += 1
             stats.proposed += verdict.proposed
@@ -241,7 +251,7 @@ class SpeculativeDecoder:
 
     def _show(self, generation: Generation, logits: NDArray[np.float32], drafter: Drafter) -> None:
         """Show the round to what learns from it."""
-        if self._observer is None or self._drafting is None:
+        if self._observer is None or self._drafting is None or self._constraint is not None:
             return
         tree, context = self._drafting.tree, generation.context
         followed = tree or self._verification is Verification.GREEDY

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -73,6 +74,27 @@ def held_of(model: CausalModel, tokens: Sequence[int]) -> int:
     held = model.held if isinstance(model, KnowsTokens) else ()
     count = min(len(held), len(tokens))
     return next((i for i in range(count) if held[i] != tokens[i]), count)
+
+
+@dataclass(frozen=True)
+class CacheCopy:
+    """A KV cache as it was, to be put back into the same model."""
+
+    tokens: Sequence[int]
+    """What it holds, in order."""
+    state: NDArray[Any]
+    """Keys and values, as the engine lays them out."""
+
+
+@runtime_checkable
+class CopiesCache(Protocol):
+    """A model whose KV cache can be copied and put back."""
+
+    def copy_cache(self) -> CacheCopy | None:
+        """What it holds; of a tree the text before it. None: it cannot be copied."""
+
+    def put_cache(self, copy: CacheCopy) -> None:
+        """Hold what a copy of this very model holds, and nothing else."""
 
 
 @runtime_checkable

@@ -13,7 +13,12 @@ from numpy.typing import NDArray
 
 from omnidraft.runtime.engines.environment import Measured, measured_here
 from omnidraft.runtime.engines.failures import cannot_run
-from omnidraft.runtime.engines.model import check_pass, check_truncation, reserve_cache
+from omnidraft.runtime.engines.model import (
+    CacheCopy,
+    check_pass,
+    check_truncation,
+    reserve_cache,
+)
 from omnidraft.runtime.engines.onnx_session import cpu_session, pass_options
 from omnidraft.runtime.engines.registry import EngineSpec
 from omnidraft.runtime.engines.tree import Path as TreePath
@@ -257,6 +262,24 @@ class OnnxModel:
             raise self._tree.refuse(f"nothing is cut to {length} tokens")
         self._tree = None
         del self._held[length:]
+
+    def copy_cache(self) -> CacheCopy | None:
+        """See ``CopiesCache``: not where a bundle is for any program."""
+        if self._told_length:
+            return None
+        held = list(self.held)
+        return CacheCopy(held, self._cache[:, : self._rounded(len(held))].copy())
+
+    def put_cache(self, copy: CacheCopy) -> None:
+        """See ``CopiesCache``."""
+        self._tree = None
+        self._cache[:, : copy.state.shape[1]] = copy.state
+        self._held = list(copy.tokens)
+
+    @staticmethod
+    def _rounded(length: int) -> int:
+        """Slots that whole tiles of keys take."""
+        return -(-length // _KEY_TILE) * _KEY_TILE
 
     @property
     def adapter(self) -> LoraWeights | None:

@@ -1,0 +1,11 @@
+"""Models behind OpenAI's interface: what ``omnidraft serve`` runs.
+
+One request after the other is answered, by one thread, whatever the number of models: a machine
+that computes two answers at once makes both of them slower.
+
+- ``requests``: what may be asked, and what is refused by its name;
+- ``turns``: who is next; ``answering``: the thread, and requests that wait for it;
+- ``replies``: answers as OpenAI's objects; ``sending``: them on the wire, whole or streamed;
+- ``guard``: who may ask at all; ``errors``: refusals in OpenAI's form; ``metrics``;
+- ``app``: the routes; ``server``: the process.
+"""

@@ -1,0 +1,236 @@
+"""The thread that answers, and the requests that wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from time import monotonic
+from typing import NamedTuple
+
+from omnidraft.runtime.answer import Piece
+from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
+from omnidraft.runtime.options import GenerationOptions
+from omnidraft.runtime.session import Session
+from omnidraft.runtime.statistics import Statistics
+from omnidraft.serve.errors import ApiError
+from omnidraft.serve.turns import Turns
+
+log = logging.getLogger("omnidraft.serve")
+
+
+class Choice(NamedTuple):
+    """One answer that is wanted: the prompt's token ids, and how it is generated."""
+
+    tokens: Sequence[int]
+    options: GenerationOptions
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The request's turn has come."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """A piece of an answer."""
+
+    choice: int
+    piece: Piece
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The end of an answer."""
+
+    choice: int
+    reason: str
+    statistics: Statistics
+
+
+@dataclass(frozen=True)
+class Failed:
+    """There is no (more) answer."""
+
+    error: BaseException
+
+
+Event = Begun | Told | Ended | Failed | None
+"""None: all answers have ended."""
+
+
+class Work:
+    """A request: one answer or several, made one after the other in one turn.
+
+    Its events come by ``events``, in the event loop in which it was made.
+    """
+
+    def __init__(self, model: str, session: Session, choices: Sequence[Choice]) -> None:
+        self.model = model
+        self.events: asyncio.Queue[Event] = asyncio.Queue()
+        self._session = session
+        self._choices = choices
+        self._cancelled = threading.Event()
+        self._expired = False
+        self._loop = asyncio.get_running_loop()
+
+    def cancel(self) -> None:
+        """End it within a round."""
+        self._cancelled.set()
+
+    def expire(self) -> None:
+        """The same, because its time is over: what has come of it is an answer that was cut."""
+        self._expired = True
+        self._cancelled.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Tell that it will not be answered."""
+        self.events.put_nowait(Failed(error))
+
+    def run(self, observe: Callable[[str, Statistics], None]) -> None:
+        """Answer, in a thread of the caller's."""
+        try:
+            self._tell(Begun())
+            for index, choice in enumerate(self._choices):
+                self._answer(index, choice, observe)
+            self._tell(None)
+        except Exception as error:
+            self._tell(Failed(error))
+
+    def _answer(
+        self, index: int, choice: Choice, observe: Callable[[str, Statistics], None]
+    ) -> None:
+        decoders: list[SpeculativeDecoder] = []
+        for piece in self._session.stream(
+            choice.tokens, choice.options, cancelled=self._cancelled, begun=decoders.append
+        ):
+            self._tell(Told(index, piece))
+        decoder = decoders[0] if decoders else None  # none: it was cancelled before it began
+        reason = decoder.finish_reason if decoder else "cancelled"
+        statistics = decoder.statistics if decoder else Statistics(prompt_tokens=len(choice.tokens))
+        if reason == "cancelled" and self._expired:
+            reason = "length"
+        observe(reason, statistics)
+        self._tell(Ended(index, reason, statistics))
+
+    def _tell(self, event: Event) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self.events.put_nowait, event)
+        except RuntimeError:  # the loop is closed: nobody listens any more
+            self._cancelled.set()
+
+
+class Answering:
+    """Answers requests, one at a time, in fair turns.
+
+    All methods are of the event loop.
+
+    Args:
+        places: requests that may wait.
+        time_limit: seconds after which an answer is cut.
+        observe: told the model, the finish reason and the statistics of each answer that ended, in
+            the thread that made it.
+    """
+
+    def __init__(
+        self,
+        places: int,
+        time_limit: float,
+        observe: Callable[[str, str, Statistics], None] = lambda model, reason, statistics: None,
+    ) -> None:
+        self._turns: Turns[Work] = Turns(places)
+        self._time_limit = time_limit
+        self._observe = observe
+        self._thread = ThreadPoolExecutor(1, "omnidraft answer")
+        self._joined = asyncio.Event()
+        self._running: Work | None = None
+        self._closing = False
+        self._turn_seconds = 1.0
+        self._task = asyncio.create_task(self._work())
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait."""
+        return len(self._turns)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is being answered."""
+        return self._running is not None
+
+    def join(self, client: Hashable, work: Work) -> None:
+        """Let a request wait for its turn.
+
+        Raises:
+            ApiError: 429: there is no place for it; 503: the server is ending.
+        """
+        if self._closing:
+            raise _ending()
+        left = self._turns.join(client, work)
+        self._joined.set()
+        if left is work:
+            raise self._full()
+        if left is not None:
+            left.fail(self._full())
+
+    def leave(self, work: Work) -> None:
+        """Nobody wants the answer any more: it ends within a round, or never begins."""
+        work.cancel()
+        self._turns.leave(work)
+
+    def cancel_all(self) -> None:
+        """Answer no more: what waits is refused, what is being answered ends within a round."""
+        self._closing = True
+        for work in self._turns.clear():
+            work.fail(_ending())
+        if self._running is not None:
+            self._running.cancel()
+
+    async def close(self) -> None:
+        """The same, and wait for the end."""
+        self.cancel_all()
+        self._joined.set()
+        await self._task
+        self._thread.shutdown()
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            work = self._turns.take()
+            if work is None:
+                if self._closing:
+                    return
+                self._joined.clear()
+                await self._joined.wait()
+                continue
+            self._running = work
+            timer = loop.call_later(self._time_limit, work.expire)
+            begun = monotonic()
+
+            def observe(reason: str, statistics: Statistics, model: str = work.model) -> None:
+                self._observe(model, reason, statistics)
+
+            try:
+                await loop.run_in_executor(self._thread, work.run, observe)
+            finally:
+                timer.cancel()
+                self._running = None
+            # A mean in which what is long ago counts less and less.
+            self._turn_seconds += 0.2 * (monotonic() - begun - self._turn_seconds)
+
+    def _full(self) -> ApiError:
+        wait = max(1, min(600, round(self._turn_seconds * (len(self._turns) + 1))))
+        return ApiError(
+            429,
+            f"{len(self._turns)} requests wait already, and no more may. Try again in about "
+            f"{wait} s",
+            code="queue_full",
+            retry_after=wait,
+        )
+
+
+def _ending() -> ApiError:
+    return ApiError(503, "the server is ending", code="server_ending", retry_after=10)

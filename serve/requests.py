@@ -1,0 +1,361 @@
+"""What may be asked. What is not supported is refused by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from omnidraft.runtime.decoding.constraint import Constraint
+from omnidraft.runtime.errors import OptionError
+from omnidraft.runtime.options import DraftLength, GenerationOptions, sampling_parameters
+from omnidraft.serve.errors import ApiError
+
+MAX_CHOICES = 16
+MAX_STOPS = 16
+
+# What asks for nothing: these values of what is not supported are taken.
+_NEUTRAL: Mapping[str, Sequence[Any]] = {
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "response_format": ({"type": "text"},),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "modalities": (["text"],),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "echo": (False,),
+    "best_of": (1,),
+    "suffix": ("",),
+}
+_UNSUPPORTED = {
+    *("audio", "metadata", "moderation", "parallel_tool_calls", "prediction"),
+    *("prompt_cache_retention", "reasoning_effort", "verbosity", "web_search_options"),
+}
+_NOT_IN_MESSAGES = {"audio", "function_call", "name", "refusal", "tool_call_id", "tool_calls"}
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    role: str = Field(min_length=1, max_length=64)
+    content: str | list[dict[str, Any]] | None = None
+
+    def text(self, place: str) -> str:
+        """What it says.
+
+        Args:
+            place: where the message stands in the request.
+
+        Raises:
+            ApiError: 400: it holds more than text, which is named.
+        """
+        for name, value in (self.model_extra or {}).items():
+            if name not in _NOT_IN_MESSAGES:
+                raise _unknown(f"{place}.{name}")
+            if value not in (None, []):
+                raise _unsupported(f"{place}.{name}", value)
+        if self.content is None:
+            raise ApiError(400, f"{place}.content is missing", param=f"{place}.content")
+        if isinstance(self.content, str):
+            return self.content
+        for index, part in enumerate(self.content):
+            where = f"{place}.content[{index}]"
+            if part.get("type") != "text":
+                raise _unsupported(where, part)
+            if part.keys() != {"type", "text"} or not isinstance(part["text"], str):
+                raise ApiError(
+                    400, f"{where} must hold a type and a text and nothing else", param=where
+                )
+        return "".join(part["text"] for part in self.content)
+
+
+class _StreamOptions(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    include_usage: bool | None = None
+
+
+class _Schema(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+    schema_: dict[str, Any] = Field(default_factory=dict, alias="schema")
+
+
+class _ResponseFormat(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: str
+    json_schema: _Schema | None = None
+
+
+class Request(BaseModel):
+    """What both kinds of requests may hold."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+    model: str
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    top_k: int | None = None
+    repetition_penalty: float | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
+    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with a chunk that tells the usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def check(self) -> None:
+        """Refuse what is not supported.
+
+        Raises:
+            ApiError: 400, which names it.
+        """
+        _refuse_unsupported(self.model_extra or {}, "")
+        if self.stream_options is not None:
+            if not self.stream:
+                raise ApiError(
+                    400, "stream_options is for streams: set stream too", param="stream_options"
+                )
+            extra = {
+                name: value
+                for name, value in (self.stream_options.model_extra or {}).items()
+                # Padding, of which there is none.
+                if (name, value) != ("include_obfuscation", False)
+            }
+            _refuse_unsupported(extra, "stream_options.")
+
+    def generation(
+        self,
+        index: int,
+        room: int,
+        logprobs: int | None,
+        defaults: Defaults,
+        raw: bool,
+        constraint: Constraint | None,
+    ) -> GenerationOptions:
+        """How one of its answers is generated.
+
+        Args:
+            index: of the answer; each is sampled by a seed of its own.
+            room: tokens that fit behind the prompt.
+
+        Raises:
+            ApiError: 400: a value is out of its range.
+        """
+        try:
+            return GenerationOptions(
+                max_new_tokens=min(self._most_tokens or room, room),
+                sampling=sampling_parameters(
+                    defaults.temperature if self.temperature is None else self.temperature,
+                    # −1 is what others call 0.
+                    0 if self.top_k in (None, -1) else self.top_k,
+                    1.0 if self.top_p is None else self.top_p,
+                    self.min_p or 0.0,
+                    1.0 if self.repetition_penalty is None else self.repetition_penalty,
+                ),
+                seed=None if self.seed is None else (self.seed + index) % 2**64,
+                draft_length=defaults.draft_length,
+                draft_confidence=defaults.draft_confidence,
+                raw=raw,
+                stop=self.stop or (),
+                logprobs=logprobs,
+                constraint=constraint,
+            )
+        except OptionError as error:
+            said = str(error)
+            param = said.split(" ", 1)[0].replace("-", "_")
+            raise ApiError(
+                400, said, param=param if param in type(self).model_fields else None
+            ) from error
+
+    @property
+    def _most_tokens(self) -> int | None:
+        return self.max_tokens
+
+
+class ChatRequest(Request):
+    """``POST /v1/chat/completions``."""
+
+    messages: Annotated[list[_Message], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    response_format: _ResponseFormat | None = None
+
+    def check(self) -> None:
+        super().check()
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ApiError(
+                400, "top_logprobs is for logprobs: set logprobs to true too", param="top_logprobs"
+            )
+        form = self.response_format
+        if form is not None and form.type not in ("text", "json_object", "json_schema"):
+            raise _unsupported("response_format", {"type": form.type})
+        if form is not None and (form.type == "json_schema") != (form.json_schema is not None):
+            raise ApiError(
+                400,
+                "response_format of the type 'json_schema', and no other, has a json_schema",
+                param="response_format",
+            )
+        both = (self.max_tokens, self.max_completion_tokens)
+        if None not in both and both[0] != both[1]:
+            raise ApiError(
+                400,
+                "max_tokens and max_completion_tokens are two names of one limit: give one",
+                param="max_tokens",
+            )
+
+    @property
+    def wanted_schema(self) -> dict[str, Any] | None:
+        """Of the JSON that the answer is to be; None: it may be any text."""
+        if self.response_format is None or self.response_format.type == "text":
+            return None
+        asked = self.response_format.json_schema
+        return {"type": "object"} if asked is None else asked.schema_
+
+    @property
+    def conversation(self) -> list[dict[str, str]]:
+        """The messages, as texts.
+
+        Raises:
+            ApiError: 400: one holds more than text.
+        """
+        return [
+            {"role": each.role, "content": each.text(f"messages[{place}]")}
+            for place, each in enumerate(self.messages)
+        ]
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        """As ``GenerationOptions.logprobs``."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def _most_tokens(self) -> int | None:
+        return self.max_tokens or self.max_completion_tokens
+
+
+class CompletionRequest(Request):
+    """``POST /v1/completions``."""
+
+    prompt: str | list[int] | list[str] | list[list[int]]
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """Each a text or token ids.
+
+        Raises:
+            ApiError: 400: there are none, or too many.
+        """
+        given = self.prompt
+        several: list[Any]
+        if isinstance(given, str) or (given and isinstance(given[0], int)):
+            several = [given]
+        else:
+            several = list(given)
+        if not several or not all(several):
+            raise ApiError(400, "prompt is empty: give it some text", param="prompt")
+        if len(several) * (self.n or 1) > MAX_CHOICES:
+            raise ApiError(
+                400,
+                f"prompt and n ask for {len(several) * (self.n or 1)} answers; one request may "
+                f"have {MAX_CHOICES}",
+                param="prompt",
+            )
+        return several
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        """As ``GenerationOptions.logprobs``."""
+        return self.logprobs
+
+    @property
+    def _most_tokens(self) -> int | None:
+        return 16 if self.max_tokens is None else self.max_tokens  # OpenAI's default
+
+
+class Defaults(BaseModel):
+    """What holds where a request says nothing, and how all are drafted."""
+
+    model_config = ConfigDict(frozen=True)
+
+    temperature: float = 1.0
+    draft_length: DraftLength = "auto"
+    draft_confidence: float = 0.3
+
+
+Kind = TypeVar("Kind", bound=Request)
+
+
+def read_request(kind: type[Kind], body: bytes) -> Kind:
+    """A request, checked.
+
+    Raises:
+        ApiError: 400: it is none; or it asks for what is not supported, which is named.
+    """
+    try:
+        request = kind.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        param = _place(first["loc"]) or None
+        what = f"{param}: " if param else ""
+        raise ApiError(400, f"{what}{first['msg']}", param=param) from error
+    request.check()
+    return request
+
+
+def _place(location: Sequence[str | int]) -> str:
+    """messages[0].content; what pydantic says of the kinds that a value might be is left out."""
+    place = ""
+    for part in location:
+        if isinstance(part, int):
+            place += f"[{part}]"
+        elif part.isidentifier() and part not in ("str", "int"):
+            place += f".{part}" if place else part
+        else:
+            break
+    return place
+
+
+def _refuse_unsupported(extra: Mapping[str, Any], where: str) -> None:
+    for name, value in extra.items():
+        known = name in _NEUTRAL or name in _UNSUPPORTED
+        if not known:
+            raise _unknown(where + name)
+        same = (value == each and type(value) is not bool for each in _NEUTRAL.get(name, ()))
+        if value is None or (value is False and False in _NEUTRAL.get(name, ())) or any(same):
+            continue
+        raise _unsupported(where + name, value)
+
+
+def _unsupported(name: str, value: object) -> ApiError:
+    kind = value.get("type") if isinstance(value, dict) else None
+    what = f"{name} of the type {kind!r:.80}" if isinstance(kind, str) else name
+    return ApiError(
+        400, f"{what} is not supported: leave it out", param=name, code="unsupported_parameter"
+    )
+
+
+def _unknown(name: str) -> ApiError:
+    return ApiError(
+        400, f"there is no parameter {name:.80}", param=name[:80], code="unknown_parameter"
+    )

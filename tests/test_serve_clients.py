@@ -1,0 +1,326 @@
+"""Real clients of a real server: turns, disconnects, and the package openai."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from needs import needs
+from serving import served
+from tiny import write_drafter, write_target
+
+from omnidraft import GenerationOptions, LoadedModel, Session, load_model
+from omnidraft.serve.answering import Answering, Choice, Work
+from omnidraft.serve.app import ServeOptions
+from omnidraft.serve.errors import ApiError
+from omnidraft.serve.requests import Defaults
+
+DRAFTS = Defaults(temperature=0, draft_length=4, draft_confidence=0)
+PLAIN = Defaults(temperature=0, draft_length=0)
+SAID = ["The quick brown fox", "def add(a, b):", "What is the answer?", "中文 12345"]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedModel, LoadedModel]:
+    root = tmp_path_factory.mktemp("models")
+    target = load_model(str(write_target(root / "target", context=4096)), threads=1)
+    return target, load_model(str(write_drafter(root / "drafter", context=4096)), threads=1)
+
+
+@pytest.fixture(scope="module")
+def session(models: tuple[LoadedModel, LoadedModel]) -> Session:
+    return Session(*models)
+
+
+@pytest.fixture(scope="module")
+def drafting(session: Session) -> Iterator[str]:
+    with served({"tiny": session}, ServeOptions(DRAFTS)) as address:
+        yield address
+
+
+def asked(content: str, **options: Any) -> dict[str, Any]:
+    return {"model": "tiny", "messages": [{"role": "user", "content": content}], **options}
+
+
+def conversation(address: str, number: int, turns: int) -> list[str]:
+    """What is answered in one, greedy or with a seed; every second one streams."""
+    chance = random.Random(number)
+    messages: list[dict[str, str]] = []
+    answers = []
+    sampling = {"temperature": chance.choice([0, 0, 0.7, 1.1]), "seed": number}
+    with httpx.Client(base_url=address, headers={"User-Agent": f"test {number}"}) as client:
+        for _ in range(turns):
+            messages.append({"role": "user", "content": chance.choice(SAID)})
+            request = {"model": "tiny", "messages": messages, "max_tokens": 12, **sampling}
+            if number % 2:
+                lines = client.post(
+                    "/v1/chat/completions", json={**request, "stream": True}, timeout=300
+                ).text.splitlines()
+                chunks = [json.loads(line[6:]) for line in lines if line and "[DONE]" not in line]
+                deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+                text = "".join(delta.get("content", "") for delta in deltas)
+            else:
+                answer = client.post("/v1/chat/completions", json=request, timeout=300)
+                text = answer.json()["choices"][0]["message"]["content"]
+            answers.append(text)
+            messages.append({"role": "assistant", "content": text})
+    return answers
+
+
+def break_off(address: str, number: int) -> None:
+    """Ask for a long answer, and go away while it waits, is read or is made."""
+    chance = random.Random(number)
+    content = "gone " * chance.choice([1, 900])
+    request = asked(content, max_tokens=2000, stream=chance.random() < 0.5)
+    with httpx.Client(base_url=address, headers={"User-Agent": f"gone {number}"}) as client:
+        try:
+            client.post(
+                "/v1/chat/completions",
+                json=request,
+                timeout=httpx.Timeout(60, read=chance.choice([0.01, 0.1, 0.5])),
+            )
+        except httpx.ReadTimeout:
+            return
+
+
+def test_conversations_are_those_of_plain_decoding(
+    drafting: str, models: tuple[LoadedModel, LoadedModel]
+) -> None:
+    """With other clients at the same time, and clients that go away."""
+    count, turns = 12, 3
+    with served({"tiny": Session(models[0])}, ServeOptions(PLAIN)) as address:
+        right = [conversation(address, number, turns) for number in range(count)]
+    with ThreadPoolExecutor(6) as pool:
+        answers = [pool.submit(conversation, drafting, i, turns) for i in range(count)]
+        gone = [pool.submit(break_off, drafting, i) for i in range(6)]
+        assert [each.result() for each in answers] == right
+        for each in gone:
+            each.result()
+
+
+def figure(address: str, name: str) -> float:
+    lines = httpx.get(address + "/metrics").text.splitlines()
+    return float(next(line.split()[-1] for line in lines if line.startswith(name + " ")))
+
+
+def wait_until(address: str, running: int, waiting: int) -> None:
+    deadline = time.monotonic() + 60
+    while (
+        figure(address, "omnidraft_running_requests"),
+        figure(address, "omnidraft_waiting_requests"),
+    ) != (running, waiting):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class Held:
+    """A target that waits before each pass until it may go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, session: Session) -> None:
+        self.passes = 0
+        self.begun = threading.Semaphore(0)
+        self.may = threading.Semaphore(0)
+        model = session.target.model
+        forward = model.forward
+
+        def held(*arguments: Any, **options: Any) -> Any:
+            self.passes += 1
+            self.begun.release()
+            assert self.may.acquire(timeout=60)
+            return forward(*arguments, **options)
+
+        monkeypatch.setattr(model, "forward", held)
+
+    def let_all_go(self) -> None:
+        self.may.release(1_000_000)
+
+
+def send(address: str, body: dict[str, Any], agent: str = "a") -> socket.socket:
+    """Send a request, and leave its answer unread."""
+    host, port = address.removeprefix("http://").split(":")
+    opened = socket.create_connection((host, int(port)))
+    data = json.dumps(body).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {agent}\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    opened.sendall(head.encode() + data)
+    return opened
+
+
+@pytest.mark.parametrize("where", ["prompt", "answer"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_goes_away_frees_the_place_within_a_round(
+    models: tuple[LoadedModel, LoadedModel],
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    stream: bool,
+) -> None:
+    session = Session(models[0])
+    session.forget()
+    held = Held(monkeypatch, session)
+    long = "wombat " * 400 if where == "prompt" else "x"  # several passes, one
+    assert len(session.encode([{"role": "user", "content": long}])) > 256 * 3 or where == "answer"
+    with served({"tiny": session}, ServeOptions(PLAIN)) as address:
+        with send(address, asked(long, max_tokens=50, stream=stream)):
+            assert held.begun.acquire(timeout=60)
+            held.may.release()
+            assert held.begun.acquire(timeout=60)  # in its second pass
+        with send(address, asked("waits", max_tokens=5), agent="b"):
+            wait_until(address, 1, 1)
+        wait_until(address, 1, 0)  # who waits and goes away leaves at once
+        held.may.release()
+        wait_until(address, 0, 0)
+        assert held.passes <= 3
+        held.let_all_go()
+        right = Session(models[0])
+        answer = httpx.post(address + "/v1/chat/completions", json=asked("next", max_tokens=5))
+        text = answer.json()["choices"][0]["message"]["content"]
+    monkeypatch.undo()
+    prompt = [{"role": "user", "content": "next"}]
+    assert text == right.generate(prompt, GenerationOptions(5, draft_length=0)).text
+
+
+def test_a_full_queue_refuses_who_asks_for_most(
+    models: tuple[LoadedModel, LoadedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session(models[0])
+    held = Held(monkeypatch, session)
+    order: list[str] = []
+
+    def ask(name: str) -> int:
+        answer = httpx.post(
+            address + "/v1/chat/completions",
+            json=asked(name, max_tokens=1),
+            headers={"User-Agent": name[0]},
+            timeout=300,
+        )
+        order.append(name)
+        if answer.status_code == 429:
+            assert int(answer.headers["retry-after"]) >= 1
+            assert answer.json()["error"]["type"] == "rate_limit_error"
+        return answer.status_code
+
+    with (
+        served({"tiny": session}, ServeOptions(PLAIN, places=3)) as address,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        first = pool.submit(ask, "a0")
+        assert held.begun.acquire(timeout=60)
+        waiting = []
+        for place, name in enumerate(["a1", "a2", "a3"]):
+            waiting.append(pool.submit(ask, name))
+            wait_until(address, 1, place + 1)
+        assert pool.submit(ask, "a4").result() == 429  # it asks for most itself
+        other = pool.submit(ask, "b1")
+        assert waiting.pop().result() == 429  # a's last one gives way
+        held.let_all_go()
+        assert [each.result() for each in [first, *waiting, other]] == [200] * 4
+    assert [name for name in order if name not in ("a3", "a4")] == ["a0", "a1", "b1", "a2"]
+
+
+def test_the_end_of_the_server_breaks_answers_off(
+    models: tuple[LoadedModel, LoadedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session(models[0])
+    held = Held(monkeypatch, session)
+
+    async def end() -> None:
+        answering = Answering(4, 60)
+        options = GenerationOptions(100, draft_length=0)
+        works = [Work("tiny", session, [Choice([5, 6, 7], options)]) for _ in range(2)]
+        for work in works:
+            answering.join("a", work)
+        await asyncio.to_thread(held.begun.acquire)
+        answering.cancel_all()
+        held.let_all_go()
+        await answering.close()
+        assert held.passes <= 2
+        running = [works[0].events.get_nowait() for _ in range(works[0].events.qsize())]
+        assert running[-2].reason == "cancelled" and running[-1] is None  # type: ignore[union-attr]
+        assert works[1].events.get_nowait().error.status == 503  # type: ignore[union-attr]
+        with pytest.raises(ApiError, match="ending"):
+            answering.join("a", works[0])
+
+    asyncio.run(end())
+
+
+# --- the package openai ------------------------------------------------------------------------
+
+
+def test_openai_whole_and_streamed(drafting: str) -> None:
+    openai = needs("openai")
+    with openai.OpenAI(base_url=drafting + "/v1", api_key="none", max_retries=0) as client:
+        assert [each.id for each in client.models.list()] == ["tiny"]
+        assert client.models.retrieve("tiny").id == "tiny"
+        said: Any = [{"role": "user", "content": SAID[0]}]
+        whole = client.chat.completions.create(
+            model="tiny", messages=said, max_tokens=12, logprobs=True, top_logprobs=2
+        )
+        assert whole.usage.completion_tokens == 12 and len(whole.choices[0].logprobs.content) <= 12
+        streamed = client.chat.completions.create(
+            model="tiny",
+            messages=said,
+            max_tokens=12,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        *chunks, last = streamed
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        assert text == whole.choices[0].message.content
+        assert last.usage.completion_tokens == 12
+        more = {"min_p": 0.05, "repetition_penalty": 1.1}
+        shaped = client.completions.create(
+            model="tiny", prompt=SAID[1], seed=4, temperature=0.8, extra_body=more
+        )
+        again = client.completions.create(
+            model="tiny", prompt=SAID[1], seed=4, temperature=0.8, extra_body=more, stream=True
+        )
+        assert "".join(chunk.choices[0].text for chunk in again) == shaped.choices[0].text
+        with pytest.raises(openai.BadRequestError, match="tools is not supported") as refused:
+            client.chat.completions.create(
+                model="tiny",
+                messages=said,
+                tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}],
+            )
+        assert refused.value.param == "tools"
+        with pytest.raises(openai.NotFoundError, match="tiny"):
+            client.chat.completions.create(model="other", messages=said)
+
+
+def test_openai_asynchronously(drafting: str) -> None:
+    openai = needs("openai")
+
+    async def talk() -> None:
+        async with openai.AsyncOpenAI(base_url=drafting + "/v1", api_key="none") as client:
+
+            async def ask(text: str, stream: bool) -> str:
+                said: Any = [{"role": "user", "content": text}]
+                answer = await client.chat.completions.create(
+                    model="tiny", messages=said, max_tokens=8, stream=stream
+                )
+                if not stream:
+                    return answer.choices[0].message.content
+                return "".join([c.choices[0].delta.content or "" async for c in answer])
+
+            wholes = await asyncio.gather(*(ask(text, False) for text in SAID))
+            assert await asyncio.gather(*(ask(text, True) for text in SAID)) == wholes
+            # Who leaves a stream breaks the answer off.
+            stream = await client.chat.completions.create(
+                model="tiny",
+                messages=[{"role": "user", "content": "x"}],
+                max_tokens=3000,
+                stream=True,
+            )
+            await anext(aiter(stream))
+            await stream.close()
+        await asyncio.to_thread(wait_until, drafting, 0, 0)
+
+    asyncio.run(talk())

@@ -1,0 +1,175 @@
+"""Answers that are JSON: valid, and those of plain decoding under the same masks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+from tiny import write_drafter, write_target
+
+from omnidraft import GenerationOptions, LoadedModel, Session, load_model
+from omnidraft.runtime.options import sampling_parameters
+from omnidraft.serve.app import ServeOptions, application
+from omnidraft.serve.grammar import Grammars
+from omnidraft.serve.requests import Defaults
+
+# Random weights would write white space for ever.
+TIGHT = {"x-guidance": {"whitespace_flexible": False}}
+SCHEMAS: list[dict[str, Any]] = [
+    {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 6},
+            "age": {"type": "integer", "minimum": 0, "maximum": 999},
+            "kind": {"enum": ["fox", "dog", "中文"]},
+        },
+        "required": ["name", "age", "kind"],
+        "additionalProperties": False,
+        **TIGHT,
+    },
+    {"type": "array", "items": {"type": "boolean"}, "minItems": 3, "maxItems": 5, **TIGHT},
+    {"enum": ["a", 5, None, {"b": [1]}], **TIGHT},
+]
+SAID = ["The quick brown fox", "What is the answer?"]
+SAMPLING = [(0.0, None), (0.8, 3), (1.4, 11)]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedModel, LoadedModel]:
+    root = tmp_path_factory.mktemp("models")
+    target = load_model(str(write_target(root / "target")), threads=1)
+    return target, load_model(str(write_drafter(root / "drafter")), threads=1)
+
+
+@pytest.fixture(scope="module")
+def client(models: tuple[LoadedModel, LoadedModel]) -> Iterator[TestClient]:
+    defaults = Defaults(temperature=0, draft_length=4, draft_confidence=0)
+    app = application({"tiny": Session(*models)}, ServeOptions(defaults))
+    with TestClient(app, "http://localhost") as opened:
+        yield opened
+
+
+def fits(schema: dict[str, Any], value: Any) -> bool:
+    if "enum" in schema:
+        return value in schema["enum"]
+    if schema["type"] == "array":
+        return 3 <= len(value) <= 5 and all(isinstance(each, bool) for each in value)
+    return (
+        list(value) == ["name", "age", "kind"]
+        and len(value["name"]) <= 6
+        and 0 <= value["age"] <= 999
+        and value["kind"] in ["fox", "dog", "中文"]
+    )
+
+
+@pytest.mark.parametrize("number", range(len(SCHEMAS)))
+@pytest.mark.parametrize("drafts", [{"draft_length": 4, "draft_confidence": 0.0}, {"tree": 8}, {}])
+def test_drafted_json_is_that_of_plain_decoding(
+    models: tuple[LoadedModel, LoadedModel], number: int, drafts: dict[str, Any]
+) -> None:
+    schema = SCHEMAS[number]
+    grammars = Grammars(models[0])
+    grammar = grammars.grammar(schema)
+    plain, drafting = Session(models[0]), Session(*models)
+    proposed = 0
+    for temperature, seed in SAMPLING:
+        for said in SAID:
+            options = GenerationOptions(
+                150, sampling_parameters(temperature), seed=seed, logprobs=1, **drafts
+            )
+
+            def answer(
+                session: Session, options: GenerationOptions = options, said: str = said
+            ) -> Any:
+                return session.generate(
+                    said, replace(options, constraint=grammars.constraint(grammar))
+                )
+
+            right, found = answer(plain), answer(drafting)
+            assert found.token_ids == right.token_ids
+            assert found.logprobs == right.logprobs
+            assert found.finish_reason == "stop" and fits(schema, json.loads(found.text))
+            proposed += found.stats.proposed
+    assert proposed > 0 or not drafts
+
+
+def test_sampled_json_without_a_seed_is_valid(models: tuple[LoadedModel, LoadedModel]) -> None:
+    """By rejection sampling, where what is drafted does matter."""
+    grammars = Grammars(models[0])
+    grammar = grammars.grammar(SCHEMAS[1])
+    session = Session(*models)
+    options = GenerationOptions(60, sampling_parameters(1.0), draft_length=4, draft_confidence=0.0)
+    for _ in range(10):
+        found = session.generate(SAID[0], replace(options, constraint=grammars.constraint(grammar)))
+        assert fits(SCHEMAS[1], json.loads(found.text))
+
+
+def test_a_mask_allows_what_the_grammar_does(models: tuple[LoadedModel, LoadedModel]) -> None:
+    """Token by token, against all texts that the grammar has."""
+    grammars = Grammars(models[0])
+    texts = [b"true", b"tru1", b"17"]
+    schema = {"enum": [True, 17], **TIGHT}
+    constraint = grammars.constraint(grammars.grammar(schema))
+    tokenizer, width = models[0].tokenizer, models[0].model.vocab_size
+    chain = [tokenizer.encode(each)[0] for each in "tru1"]
+    rows = constraint.masked(np.zeros((5, width), np.float32), chain, range(4))
+    for row, begun in zip(rows, ["", "t", "tr", "tru"], strict=False):
+        allowed = {token for token in range(width) if row[token] == 0}
+        right = {
+            token
+            for token in range(width)
+            if (surface := tokenizer.surface(token))
+            and any(t.startswith(begun.encode() + surface) for t in (texts[0], texts[2]))
+        }
+        assert allowed == right
+    assert (rows[4] == 0).all()  # behind what may not come
+    constraint.advance(tokenizer.encode("17"))
+    (row,) = constraint.masked(np.zeros((1, width), np.float32), [], [])
+    assert {t for t in range(width) if row[t] == 0} == set(tokenizer.eos_ids)
+
+
+def ask(client: TestClient, form: Any, **options: Any) -> Any:
+    return client.post(
+        "/v1/chat/completions",
+        json={
+            "model": "tiny",
+            "messages": [{"role": "user", "content": SAID[0]}],
+            "response_format": form,
+            **options,
+        },
+    )
+
+
+def test_json_over_http(client: TestClient) -> None:
+    for schema in SCHEMAS:
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        answer = ask(client, form, n=2, seed=1, temperature=1)
+        assert answer.status_code == 200, answer.text
+        for choice in answer.json()["choices"]:
+            assert fits(schema, json.loads(choice["message"]["content"]))
+    some = ask(client, {"type": "json_object"}, max_tokens=20).json()["choices"][0]
+    assert some["message"]["content"].lstrip().startswith("{")
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"type": "grammar"},
+        {"type": "json_schema"},
+        {"type": "json_object", "json_schema": {"schema": {}}},
+        {"type": "json_schema", "json_schema": {"schema": {"type": "nothing"}}},
+        {"type": "json_schema", "json_schema": {"schema": {"enum": ["x" * 100_000]}}},
+        {"type": "json_schema", "json_schema": {"schema": [], "name": "x"}},
+        {"type": "text", "more": 1},
+        "json",
+    ],
+)
+def test_forms_that_are_none(client: TestClient, form: Any) -> None:
+    answer = ask(client, form)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"].startswith("response_format")
