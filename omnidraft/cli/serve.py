@@ -91,11 +91,11 @@ def serve(
     context: opt.Context = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not log requests.")] = False,
 ) -> None:
-    """Serve models to programs that speak OpenAI's interface.
+    """Serve models behind OpenAI's interface.
 
     Answers are those of plain decoding, one at a time; the clients take turns. It serves this
-    machine only, unless --host says otherwise, which needs a key. Logs hold nothing of what is
-    said. Ctrl-C ends it.
+    machine only; to serve on another address needs a key. Logs hold nothing of what is said. Ctrl-C
+    ends it.
 
     \b
     Examples:
