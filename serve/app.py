@@ -97,8 +97,11 @@ class Service:
         self._open_answering = Answering(options.places, options.time_limit, self._observe)
         try:
             yield
-        finally:
+        except asyncio.CancelledError:  # told to end twice: nobody waits for what is under way
+            self.stop()
+        else:
             await self.answering.close()
+        finally:
             self._encoding.shutdown()
 
     def stop(self) -> None:

@@ -88,6 +88,16 @@ def test_it_serves_until_it_is_told_to_end(world: dict[str, str], number: signal
         assert "POST /v1/chat/completions 200" in err
 
 
+def test_it_ends_quietly_when_it_is_told_twice(world: dict[str, str]) -> None:
+    with running(world, "--target", world["target"]) as (process, address, _):
+        assert httpx.get(address + "/health").status_code == 200
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        assert "stopped" in err and "Traceback" not in err
+
+
 def test_several_models_and_a_key(world: dict[str, str]) -> None:
     options = ("--target", world["target"], "--target", world["other"], "--temperature", "0")
     with running(world, *options, "--quiet", key="secret") as (process, address, _):
