@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 from omnidraft.runtime.answer import Answer
 from omnidraft.runtime.decoding.decoder import check_prompt
 from omnidraft.runtime.engines.invariance import batch_noise
+from omnidraft.runtime.engines.model import common_length
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError, OptionError
 from omnidraft.runtime.options import GenerationOptions
 from omnidraft.runtime.session import Session
@@ -261,7 +262,7 @@ def _parting(
     plain: Answer,
     speculative: Answer,
 ) -> Parting:
-    position = _common_length(plain.token_ids, speculative.token_ids)
+    position = common_length(plain.token_ids, speculative.token_ids)
     tokens = session.encode(prompt.prompt, raw=options.raw) + plain.token_ids[:position]
     model = session.target.model
     model.truncate(0)
@@ -269,12 +270,3 @@ def _parting(
         model.forward(tokens[:-1], rows=1)
     largest = np.sort(model.forward(tokens[-1:])[0])[-2:]
     return Parting(prompt.task, index, position, float(largest[1] - largest[0]))
-
-
-def _common_length(a: Iterable[int], b: Iterable[int]) -> int:
-    length = 0
-    for x, y in zip(a, b, strict=False):
-        if x != y:
-            break
-        length += 1
-    return length

@@ -13,6 +13,7 @@ from omnidraft.runtime.engines.model import (
     CausalModel,
     CopiesCache,
     KnowsTokens,
+    common_length,
     held_of,
 )
 
@@ -54,9 +55,9 @@ class KeptTexts:
         if not self._most_bytes or not isinstance(model, CopiesCache):
             return
         now = held_of(model, tokens)
-        found = max(self._copies, key=lambda copy: _common(copy.tokens, tokens), default=None)
-        if found is not None and _common(found.tokens, tokens) < now + _WORTH:
-            found = None
+        shared = [common_length(copy.tokens, tokens) for copy in self._copies]
+        most = max(shared, default=0)
+        found = self._copies[shared.index(most)] if most >= now + _WORTH else None
         held = len(model.held) if isinstance(model, KnowsTokens) else 0
         if held - (0 if found else now) >= _WORTH:
             self._keep(model)
@@ -65,7 +66,7 @@ class KeptTexts:
         model.put_cache(found)
         self._copies = [copy for copy in self._copies if copy is not found]
         # The model goes on with it, and it is copied anew then; unless the two texts part.
-        if _common(found.tokens, tokens) < len(found.tokens):
+        if most < len(found.tokens):
             self._add(found)
 
     def _keep(self, model: CopiesCache) -> None:
@@ -73,7 +74,9 @@ class KeptTexts:
             return
         # Beginnings of it are held by it.
         self._copies = [
-            each for each in self._copies if _common(each.tokens, copy.tokens) < len(each.tokens)
+            each
+            for each in self._copies
+            if common_length(each.tokens, copy.tokens) < len(each.tokens)
         ]
         self._add(copy)
 
@@ -83,8 +86,3 @@ class KeptTexts:
         self._copies.append(copy)
         while self.nbytes > self._most_bytes:
             self._copies.pop(0)
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    count = min(len(one), len(other))
-    return next((i for i in range(count) if one[i] != other[i]), count)

@@ -71,9 +71,13 @@ class KnowsTokens(Protocol):
 
 def held_of(model: CausalModel, tokens: Sequence[int]) -> int:
     """How many of the first tokens a KV cache holds, as far as the model knows."""
-    held = model.held if isinstance(model, KnowsTokens) else ()
-    count = min(len(held), len(tokens))
-    return next((i for i in range(count) if held[i] != tokens[i]), count)
+    return common_length(model.held, tokens) if isinstance(model, KnowsTokens) else 0
+
+
+def common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """With how many tokens both begin."""
+    count = min(len(one), len(other))
+    return next((i for i in range(count) if one[i] != other[i]), count)
 
 
 @dataclass(frozen=True)
