@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from omnidraft import GenerationOptions, Session
 from omnidraft.runtime.decoding.kept_texts import KeptTexts
 from omnidraft.runtime.engines.onnx import OnnxModel
 from omnidraft.runtime.models import LoadedModel, load_model
+from omnidraft.runtime.profiling.recording import RecordedModel
 
 OPTIONS = GenerationOptions(6, draft_length=3, draft_confidence=0.0, raw=True)
 TEXTS = [
@@ -119,3 +121,17 @@ def test_what_is_used_least_recently_goes(models: tuple[LoadedModel, LoadedModel
     read(session, texts[0])
     read(session, texts[1])
     assert len(small) == 0
+
+
+def test_a_recorded_model_copies_its_models_cache(models: tuple[LoadedModel, LoadedModel]) -> None:
+    model = models[0].model
+    recorded = RecordedModel(model)
+    model.truncate(0)
+    expected = recorded.forward([1, 2, 3]).copy()
+    copy = recorded.copy_cache()
+    assert copy is not None and list(copy.tokens) == [1, 2, 3]
+    recorded.truncate(0)
+    recorded.forward([4, 5])
+    recorded.put_cache(copy)
+    recorded.truncate(2)
+    np.testing.assert_array_equal(recorded.forward([3]), expected[-1:])

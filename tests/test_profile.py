@@ -384,6 +384,7 @@ def test_a_recorded_model_scores_trees_as_its_model_does(model: ToyModel) -> Non
     recorded = RecordedModel(model)
     assert (tree_scorer(recorded) is None) == (tree_scorer(model) is None)
     assert held_of(recorded, [1]) == 0
+    assert recorded.copy_cache() is None, "as this model's can't be copied"
     use_adapter(recorded, None)
     table = [PassLatency(context=8, tokens=8, milliseconds=0)]
     simulated = RecordedModel(model, latencies=table)

@@ -11,7 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from omnidraft.runtime.engines.model import CausalModel, ScoresTrees, tree_scorer
+from omnidraft.runtime.engines.model import (
+    CacheCopy,
+    CausalModel,
+    CopiesCache,
+    ScoresTrees,
+    tree_scorer,
+)
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
 from omnidraft.runtime.profiling.devices import PassLatency, pass_seconds
 from omnidraft.runtime.profiling.summary import PassKind
@@ -104,6 +110,14 @@ class RecordedModel:
         """See ``KnowsTokens``; none where the model does not know."""
         held: Sequence[int] = getattr(self._model, "held", ())
         return held
+
+    def copy_cache(self) -> CacheCopy | None:
+        """See ``CopiesCache``; None where the model's cache cannot be copied."""
+        return self._model.copy_cache() if isinstance(self._model, CopiesCache) else None
+
+    def put_cache(self, copy: CacheCopy) -> None:
+        """Hold what a copy holds: see ``CopiesCache``."""
+        self._model.put_cache(copy)  # type: ignore[attr-defined]
 
     @property
     def hidden_size(self) -> int:
