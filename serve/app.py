@@ -79,8 +79,8 @@ class Service:
             lambda: self.answering.waiting if self._open_answering else 0,
             lambda: self.answering.busy if self._open_answering else False,
         )
-        self._grammars: dict[int, Grammars] = {}
-        """By what the target is; made at first use, in the thread below."""
+        self._grammars: dict[tuple[int, int], Grammars] = {}
+        """By what target and drafter are; made at first use, in the thread below."""
         # One: a tokenizer is not for several threads at once.
         self._encoding = ThreadPoolExecutor(1, "omnidraft encoding")
 
@@ -198,9 +198,9 @@ class Service:
         return AnswerResponse(self.answering, work, reply, bool(asked.stream))
 
     def _constraints(self, session: Session, schema: dict[str, Any]) -> Callable[[], Constraint]:
-        target = session.target
-        if (grammars := self._grammars.get(id(target))) is None:
-            grammars = self._grammars[id(target)] = Grammars(target)
+        models = session.target, session.drafter
+        if (grammars := self._grammars.get(which := (id(models[0]), id(models[1])))) is None:
+            grammars = self._grammars[which] = Grammars(*models)
         return partial(grammars.constraint, grammars.grammar(schema))
 
     def _session(self, name: str) -> Session:

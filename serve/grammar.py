@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import llguidance
 import llguidance.numpy
@@ -17,26 +17,42 @@ from omnidraft.runtime.text.tokenizer import Tokenizer
 
 MAX_SCHEMA = 100_000
 """Characters."""
+# White space between the parts of JSON, where a schema says nothing of it: a line break and an
+# indentation. Small models write white space for ever where they may.
+_LAYOUT = {"whitespace_flexible": True, "whitespace_pattern": r"\n?[ \t]{0,20}"}
 # Finite, unlike −∞, which is refused as no number; its probability is 0 nonetheless.
 _NEVER = np.float32(-1e30)
+
+
+class Grammar(NamedTuple):
+    """What finds the texts that are allowed, at their beginning."""
+
+    target: llguidance.LLMatcher
+    drafter: llguidance.LLMatcher | None
 
 
 class Grammars:
     """What makes constraints for answers of one target.
 
+    Args:
+        drafter: what is drafted is held to a grammar, too.
+
     Raises:
         OmniDraftError: the target has no token that ends a text.
     """
 
-    def __init__(self, target: LoadedModel) -> None:
-        self._width = target.model.vocab_size
-        self._ends = sorted(each for each in target.tokenizer.eos_ids if each < self._width)
-        if not self._ends:
+    def __init__(self, target: LoadedModel, drafter: LoadedModel | None = None) -> None:
+        self._target = _Vocabulary(target.tokenizer, target.model.vocab_size)
+        if not any(each < target.model.vocab_size for each in self._target.ends):
             raise OmniDraftError("the model has no token that ends a text, which JSON needs")
-        wrapped = llguidance.TokenizerWrapper(_Tokens(target.tokenizer, self._width, self._ends[0]))
-        self._tokenizer = llguidance.LLTokenizer(wrapped, n_vocab=self._width)
+        self._drafter = None
+        if drafter is not None:
+            vocabulary = _Vocabulary(drafter.tokenizer, drafter.model.vocab_size)
+            # It is told the answer byte by byte, whatever the target's tokens are.
+            if vocabulary.ends and vocabulary.spells_bytes:
+                self._drafter = vocabulary
 
-    def grammar(self, schema: dict[str, Any]) -> llguidance.LLMatcher:
+    def grammar(self, schema: dict[str, Any]) -> Grammar:
         """What finds the JSON that a schema allows, at its beginning.
 
         Raises:
@@ -45,28 +61,35 @@ class Grammars:
         if len(json.dumps(schema)) > MAX_SCHEMA:
             raise OptionError(f"response_format has a schema of more than {MAX_SCHEMA} characters")
         try:
-            grammar = llguidance.LLMatcher.grammar_from_json_schema(schema)
+            grammar = llguidance.LLMatcher.grammar_from_json_schema(
+                {"x-guidance": _LAYOUT, **schema}
+            )
         except ValueError as error:
             raise OptionError(f"response_format has no schema that can be used: {error}") from error
-        matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0)
+        matcher = self._target.matcher(grammar)
         if matcher.is_error():
             said = matcher.get_error().splitlines()[0]
             raise OptionError(f"response_format has no schema that can be used: {said:.300}")
-        return matcher
+        return Grammar(matcher, self._drafter.matcher(grammar) if self._drafter else None)
 
-    def constraint(self, grammar: llguidance.LLMatcher) -> JsonConstraint:
+    def constraint(self, grammar: Grammar) -> JsonConstraint:
         """What holds one answer to a grammar."""
-        return JsonConstraint(grammar.deep_copy(), self._width, self._ends)
+        drafts = None
+        if self._drafter is not None and grammar.drafter is not None:
+            drafts = JsonDrafts(grammar.drafter.deep_copy(), self._drafter)
+        return JsonConstraint(grammar.target.deep_copy(), self._target, drafts)
 
 
 class JsonConstraint:
     """See ``Constraint``."""
 
-    def __init__(self, matcher: llguidance.LLMatcher, width: int, ends: Sequence[int]) -> None:
+    def __init__(
+        self, matcher: llguidance.LLMatcher, vocabulary: _Vocabulary, drafts: JsonDrafts | None
+    ) -> None:
         self._matcher = matcher
-        self._width = width
-        self._ends = list(ends)
-        self._bits = llguidance.numpy.allocate_token_bitmask(1, width)
+        self._vocabulary = vocabulary
+        self.drafts = drafts
+        """See ``Constraint.drafts``."""
 
     def masked(
         self, logits: NDArray[np.float32], tokens: Sequence[int], parents: Sequence[int]
@@ -74,61 +97,133 @@ class JsonConstraint:
         """See ``Constraint.masked``."""
         rows = logits.copy()
         states: list[llguidance.LLMatcher | None] = [self._matcher]
-        rows[0][~self._allowed(self._matcher)] = _NEVER
+        self._vocabulary.mask(rows[0], self._matcher)
         for i, (token, parent) in enumerate(zip(tokens, parents, strict=True), 1):
-            before = states[parent]
-            state = None
-            # What is behind a token that is not allowed is never reached.
-            if before is not None and token not in self._ends and before.validate_tokens([token]):
-                state = before.deep_copy()
-                state.consume_token(token)
-                rows[i][~self._allowed(state)] = _NEVER
+            state = self._vocabulary.behind(states[parent], token)
+            if state is not None:  # what is behind a token that is not allowed is never reached
+                self._vocabulary.mask(rows[i], state)
             states.append(state)
         return rows
 
     def advance(self, tokens: Sequence[int]) -> None:
         """See ``Constraint.advance``."""
         for token in tokens:
-            if token in self._ends:
+            if token in self._vocabulary.ends:
                 return
             if not self._matcher.consume_token(token):
                 raise OmniDraftError(f"the answer left its grammar: {self._matcher.get_error()}")
-
-    def _allowed(self, matcher: llguidance.LLMatcher) -> NDArray[np.bool_]:
-        if matcher.is_stopped():
-            allowed = np.zeros(self._width, np.bool_)
-            allowed[self._ends] = True
-            return allowed
-        llguidance.numpy.fill_next_token_bitmask(matcher, self._bits)
-        if matcher.is_error():
-            raise OmniDraftError(f"the grammar is too much: {matcher.get_error():.300}")
-        bits = np.unpackbits(self._bits[0].view(np.uint8), bitorder="little")[: self._width]
-        allowed = bits.astype(np.bool_)
-        allowed[self._ends] = allowed[self._ends[0]]
-        return allowed
+            if self.drafts is not None:
+                self.drafts.advance(self._vocabulary.tokens[token])
 
 
-class _Tokens:
-    """A target's tokens, as llguidance wants them."""
+class JsonDrafts:
+    """See ``DraftMask``."""
 
-    def __init__(self, tokenizer: Tokenizer, width: int, end: int) -> None:
-        self.eos_token_id = end
+    def __init__(self, matcher: llguidance.LLMatcher, vocabulary: _Vocabulary) -> None:
+        self._matcher = matcher
+        self._vocabulary = vocabulary
+        self._states: list[llguidance.LLMatcher | None] = [matcher]
+
+    def advance(self, data: bytes) -> None:
+        """The answer goes on with these bytes."""
+        self._matcher.consume_tokens(self._vocabulary.spelled(data))
+
+    def begin(self) -> None:
+        """See ``DraftMask.begin``."""
+        self._states = [self._matcher]
+
+    def masked(
+        self, logits: NDArray[np.float32], tokens: Sequence[int], parents: Sequence[int]
+    ) -> NDArray[np.float32]:
+        """See ``DraftMask.masked``."""
+        states = self._states
+        for token, parent in zip(tokens, parents, strict=True):
+            states.append(self._vocabulary.behind(states[parent], token))
+        rows = logits.copy()
+        for row, state in zip(rows, states[-len(rows) :], strict=True):
+            if state is not None:
+                self._vocabulary.mask(row, state)
+        return rows
+
+
+class _Vocabulary:
+    """The tokens of a model, as llguidance wants them.
+
+    Args:
+        width: columns of the model's logits; a drafter's vocabulary may have more tokens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, width: int) -> None:
+        count = max(width, len(tokenizer.surfaces))
+        self._width = width
+        self.ends = sorted(each for each in tokenizer.eos_ids if each < count)
+        if not self.ends:
+            return
+        self.eos_token_id = self.ends[0]
         self.bos_token_id = tokenizer.bos_id
-        self.tokens = [b""] * width
+        self.tokens = [b""] * count
         self.special_token_ids = []
-        surfaces = tokenizer.surfaces[:width]
         self._bytes: dict[bytes, int] = {}
-        for token in range(width):
-            surface = surfaces[token] if token < len(surfaces) else None
+        spellings: dict[bytes, list[int]] = {}
+        for token in range(count):
+            surface = tokenizer.surface(token)
             if surface and token not in tokenizer.eos_ids:
                 self.tokens[token] = surface
+                spellings.setdefault(surface, []).append(token)
                 if len(surface) == 1:
                     self._bytes.setdefault(surface, token)
             else:
                 self.tokens[token] = f"<|{token}|>".encode()
                 self.special_token_ids.append(token)
+        # Of several tokens of the same bytes llguidance names one.
+        same = [tokens for tokens in spellings.values() if len(tokens) > 1]
+        self._same = np.array([token for tokens in same for token in tokens], np.int64)
+        self._groups = np.repeat(np.arange(len(same)), [len(tokens) for tokens in same])
+        wrapped = llguidance.TokenizerWrapper(self)
+        self._tokenizer = llguidance.LLTokenizer(wrapped, n_vocab=count)
+        self._bits = llguidance.numpy.allocate_token_bitmask(1, count)
 
     def __call__(self, text: bytes | str) -> list[int]:
         # Asked for forced texts only, which nothing here forces; any spelling is one.
-        data = text.encode() if isinstance(text, str) else text
-        return [self._bytes[bytes([byte])] for byte in data if bytes([byte]) in self._bytes]
+        return self.spelled(text.encode() if isinstance(text, str) else text)
+
+    @property
+    def spells_bytes(self) -> bool:
+        """Whether each byte is a token."""
+        return len(self._bytes) == 256
+
+    def spelled(self, data: bytes) -> list[int]:
+        """Token ids of bytes, one by one; those that are none are left out."""
+        return [self._bytes[each] for byte in data if (each := bytes([byte])) in self._bytes]
+
+    def matcher(self, grammar: str) -> llguidance.LLMatcher:
+        """What finds the texts of a grammar."""
+        return llguidance.LLMatcher(self._tokenizer, grammar, log_level=0)
+
+    def behind(self, state: llguidance.LLMatcher | None, token: int) -> llguidance.LLMatcher | None:
+        """The state behind a token; None: no text goes on there."""
+        if state is None or token in self.ends or not state.validate_tokens([token]):
+            return None
+        after = state.deep_copy()
+        after.consume_token(token)
+        return after
+
+    def mask(self, row: NDArray[np.float32], matcher: llguidance.LLMatcher) -> None:
+        """Make all tokens unlikely that may not come."""
+        row[~self._allowed(matcher)] = _NEVER
+
+    def _allowed(self, matcher: llguidance.LLMatcher) -> NDArray[np.bool_]:
+        if matcher.is_stopped():
+            allowed = np.zeros(len(self.tokens), np.bool_)
+            allowed[self.ends] = True
+            return allowed[: self._width]
+        llguidance.numpy.fill_next_token_bitmask(matcher, self._bits)
+        if matcher.is_error():
+            raise OmniDraftError(f"the grammar is too much: {matcher.get_error():.300}")
+        bits = np.unpackbits(self._bits[0].view(np.uint8), bitorder="little")[: len(self.tokens)]
+        allowed = bits.astype(np.bool_)
+        allowed[self.ends] = allowed[self.ends[0]]
+        named = np.zeros(len(self._same), np.bool_)
+        named[self._groups[allowed[self._same]]] = True
+        allowed[self._same] = named[self._groups]
+        return allowed[: self._width]

@@ -69,11 +69,12 @@ def fits(schema: dict[str, Any], value: Any) -> bool:
 
 @pytest.mark.parametrize("number", range(len(SCHEMAS)))
 @pytest.mark.parametrize("drafts", [{"draft_length": 4, "draft_confidence": 0.0}, {"tree": 8}, {}])
+@pytest.mark.parametrize("steered", [True, False])
 def test_drafted_json_is_that_of_plain_decoding(
-    models: tuple[LoadedModel, LoadedModel], number: int, drafts: dict[str, Any]
+    models: tuple[LoadedModel, LoadedModel], number: int, drafts: dict[str, Any], steered: bool
 ) -> None:
     schema = SCHEMAS[number]
-    grammars = Grammars(models[0])
+    grammars = Grammars(*models) if steered else Grammars(models[0])
     grammar = grammars.grammar(schema)
     plain, drafting = Session(models[0]), Session(*models)
     proposed = 0
@@ -100,7 +101,7 @@ def test_drafted_json_is_that_of_plain_decoding(
 
 def test_sampled_json_without_a_seed_is_valid(models: tuple[LoadedModel, LoadedModel]) -> None:
     """By rejection sampling, where what is drafted does matter."""
-    grammars = Grammars(models[0])
+    grammars = Grammars(*models)
     grammar = grammars.grammar(SCHEMAS[1])
     session = Session(*models)
     options = GenerationOptions(60, sampling_parameters(1.0), draft_length=4, draft_confidence=0.0)
@@ -109,14 +110,21 @@ def test_sampled_json_without_a_seed_is_valid(models: tuple[LoadedModel, LoadedM
         assert fits(SCHEMAS[1], json.loads(found.text))
 
 
-def test_a_mask_allows_what_the_grammar_does(models: tuple[LoadedModel, LoadedModel]) -> None:
-    """Token by token, against all texts that the grammar has."""
-    grammars = Grammars(models[0])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_mask_allows_what_the_grammar_does(
+    models: tuple[LoadedModel, LoadedModel], number: int
+) -> None:
+    """Token by token, against all texts that the grammar has.
+
+    The second vocabulary has several tokens of the same bytes.
+    """
+    target = models[number]
+    grammars = Grammars(target)
     texts = [b"true", b"tru1", b"17"]
     schema = {"enum": [True, 17], **TIGHT}
     constraint = grammars.constraint(grammars.grammar(schema))
-    tokenizer, width = models[0].tokenizer, models[0].model.vocab_size
-    chain = [tokenizer.encode(each)[0] for each in "tru1"]
+    tokenizer, width = target.tokenizer, target.model.vocab_size
+    chain = [tokenizer.segment(each.encode())[0] for each in "tru1"]
     rows = constraint.masked(np.zeros((5, width), np.float32), chain, range(4))
     for row, begun in zip(rows, ["", "t", "tr", "tru"], strict=False):
         allowed = {token for token in range(width) if row[token] == 0}
@@ -128,9 +136,76 @@ def test_a_mask_allows_what_the_grammar_does(models: tuple[LoadedModel, LoadedMo
         }
         assert allowed == right
     assert (rows[4] == 0).all()  # behind what may not come
-    constraint.advance(tokenizer.encode("17"))
+    constraint.advance(tokenizer.segment(b"17"))
     (row,) = constraint.masked(np.zeros((1, width), np.float32), [], [])
     assert {t for t in range(width) if row[t] == 0} == set(tokenizer.eos_ids)
+
+
+def test_a_draft_mask_allows_what_the_grammar_does(
+    models: tuple[LoadedModel, LoadedModel],
+) -> None:
+    """Draft token by draft token, in a tree, and behind an answer that target tokens spelled."""
+    target, drafter = models
+    grammars = Grammars(*models)
+    texts = ['["true"]', '["tru1"]', "[17]", '["中"]']
+    schema = {"enum": [json.loads(each) for each in texts], **TIGHT}
+    constraint = grammars.constraint(grammars.grammar(schema))
+    drafts = constraint.drafts
+    assert drafts is not None
+    width, said = drafter.model.vocab_size, ""
+
+    def right(begun: str) -> set[int]:
+        surfaces = {token: drafter.tokenizer.surface(token) for token in range(width)}
+        return {
+            token
+            for token, surface in surfaces.items()
+            if surface and any(t.encode().startswith(begun.encode() + surface) for t in texts)
+        }
+
+    def drafted(tokens: list[int], parents: list[int]) -> list[set[int]]:
+        rows = drafts.masked(np.zeros((max(1, len(tokens)), width), np.float32), tokens, parents)
+        return [{token for token in range(width) if row[token] == 0} for row in rows]
+
+    for more in ("", '["', "t"):
+        constraint.advance(target.tokenizer.segment(more.encode()) or [])
+        said += more
+        drafts.begin()
+        assert drafted([], []) == [right(said)]
+    r, u, bad = (drafter.tokenizer.segment(each)[0] for each in (b"r", b"u", b"x"))
+    allowed, all_tokens = drafted([r, bad], [0, 0])
+    assert allowed == right(said + "r")
+    assert len(all_tokens) == width, "what is behind what may not come is of no matter"
+    assert drafted([u], [1]) == [right(said + "ru")]
+
+
+@pytest.mark.parametrize("drafts", [{"draft_length": 4, "draft_confidence": 0.0}, {"tree": 8}])
+def test_no_draft_leaves_the_form(
+    models: tuple[LoadedModel, LoadedModel], drafts: dict[str, Any]
+) -> None:
+    grammars = Grammars(*models)
+    grammar = grammars.grammar(SCHEMAS[0])
+    session = Session(*models)
+    seen: list[bool] = []
+
+    class Watched:
+        def __init__(self) -> None:
+            self._constraint = grammars.constraint(grammar)
+            self.drafts = self._constraint.drafts
+
+        def masked(self, logits: Any, tokens: Any, parents: Any) -> Any:
+            rows = self._constraint.masked(logits, tokens, parents)
+            for token, parent in zip(tokens, parents, strict=True):
+                allowed = np.flatnonzero(rows[parent] == logits[parent])
+                if not set(allowed) <= models[0].tokenizer.eos_ids:  # which nothing drafts
+                    seen.append(token in allowed)
+            return rows
+
+        def advance(self, tokens: Any) -> None:
+            self._constraint.advance(tokens)
+
+    for said in SAID:
+        session.generate(said, GenerationOptions(150, constraint=Watched(), **drafts))
+    assert len(seen) > 20 and all(seen)
 
 
 def ask(client: TestClient, form: Any, **options: Any) -> Any:

@@ -143,7 +143,8 @@ class SpeculativeDecoder:
         generation = self._generation(stop)
         drafter = None
         if self._drafting is not None:
-            drafter = Drafter(self._drafting, generation, stats, self._steps)
+            mask = self._constraint.drafts if self._constraint is not None else None
+            drafter = Drafter(self._drafting, generation, stats, self._steps, mask)
 
         started = perf_counter()
         stats.ngram_inserted += generation.read(prompt)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omnidraft._native import Fixed, Generation, Kept, Lookup, NgramCache, Pass, Policy, Speller
+from omnidraft.runtime.decoding.constraint import DraftMask, MaskedPasses
 from omnidraft.runtime.decoding.observed import StepObserver
 from omnidraft.runtime.engines.model import CausalModel, KnowsTokens, tree_scorer
 from omnidraft.runtime.statistics import Statistics
@@ -83,6 +84,7 @@ class Drafter:
     Args:
         stats: counts the time.
         steps: shown each step of a chain.
+        mask: holds what is drafted to a form.
 
     Attributes:
         failure: why the drafter cannot go on; "" while it can.
@@ -95,6 +97,7 @@ class Drafter:
         generation: Generation,
         stats: Statistics,
         steps: StepObserver | None = None,
+        mask: DraftMask | None = None,
     ) -> None:
         self.failure = ""
         self.rows: dict[int, NDArray[np.float32]] = {}
@@ -104,6 +107,7 @@ class Drafter:
         self._tree = drafting.tree
         self._stats = stats
         self._steps = steps
+        self._masked = MaskedPasses(mask) if mask is not None else None
 
     def draft(self, more: bool) -> None:
         """Draft in the round that began.
@@ -114,6 +118,8 @@ class Drafter:
         self.rows = {}
         if self._steps is not None and not self._tree:
             self._steps.begin_round()
+        if self._masked is not None:
+            self._masked.begin()
         try:
             while more:
                 self._pass()
@@ -130,8 +136,11 @@ class Drafter:
 
     def _pass(self) -> None:
         generation, stats = self._generation, self._stats
+        wanted = generation.drafter_pass
         before = perf_counter()
-        logits = run_pass(self._model, generation.drafter_pass)
+        logits = run_pass(self._model, wanted)
+        if self._masked is not None:
+            logits = self._masked.masked(logits, wanted)
         after = perf_counter()
         stats.draft_seconds += after - before
         generation.drafted(logits, after - before)
