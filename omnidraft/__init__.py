@@ -32,6 +32,7 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 # take charge of Ctrl-C before anything large is imported.
 if TYPE_CHECKING:
     from omnidraft._native import Origin, SamplingParameters, Verification
+    from omnidraft.conversing import Chat
     from omnidraft.model import Model, Options, load
     from omnidraft.runtime.answer import Answer, Piece
     from omnidraft.runtime.decoding.logprobs import TokenLogprobs
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "omnidraft._native": ("Origin", "SamplingParameters", "Verification"),
+    "omnidraft.conversing": ("Chat",),
     "omnidraft.model": ("Model", "Options", "load"),
     "omnidraft.runtime.decoding.logprobs": ("TokenLogprobs",),
     "omnidraft.runtime.answer": ("Answer", "Piece"),
@@ -76,6 +78,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Answer",
     "AsyncStream",
+    "Chat",
     "ContextOverflowError",
     "DamagedFileError",
     "GenerationOptions",

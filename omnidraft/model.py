@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Seque
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Self, TypedDict, Unpack, get_args
 
+from omnidraft.conversing import Chat
 from omnidraft.runtime.answer import Answer, Piece
 from omnidraft.runtime.errors import OmniDraftError, OptionError
 from omnidraft.runtime.memory import give_back_memory
@@ -25,6 +26,7 @@ from omnidraft.runtime.options import (
     sampling_parameters,
 )
 from omnidraft.runtime.session import Prompt, Session
+from omnidraft.runtime.text.chat import Message
 from omnidraft.streams import AsyncStream, Stream
 
 if TYPE_CHECKING:
@@ -128,6 +130,33 @@ class Model:
         decoders: list[SpeculativeDecoder] = []
         pieces = self._pieces_asynchronously(prompt, _checked(options), decoders)
         return AsyncStream(pieces, decoders)
+
+    def chat(
+        self,
+        *,
+        system: str | None = None,
+        messages: Sequence[Message] = (),
+        **options: Unpack[Options],
+    ) -> Chat:
+        """A conversation, whose earlier turns the KV caches keep.
+
+            chat = model.chat(system="Be brief.", max_new_tokens=100)
+            chat.ask("Why is the sky blue?").text
+
+        Args:
+            system: what the model is told first.
+            messages: what was said before.
+            options: of each answer.
+
+        Raises:
+            OptionError: see ``generate``.
+            OmniDraftError: the model has no chat template, or its template refuses these messages.
+        """
+        told: list[Message] = [] if system is None else [{"role": "system", "content": system}]
+        _checked(options)
+        told += messages
+        self._session.encode([*told, {"role": "user", "content": "?"}])
+        return Chat(self, told, options)
 
     def cancel(self) -> None:
         """End the answers under way, from any thread: their finish reason is "cancelled"."""

@@ -16,7 +16,8 @@ class _Told:
     """What has come of an answer."""
 
     def __init__(self, decoders: list[SpeculativeDecoder]) -> None:
-        self._decoders = decoders
+        self.decoders = decoders
+        """The one that makes it, from its turn on."""
         self._over = False
         self.token_ids: list[int] = []
         """The target's, as far as they have come."""
@@ -35,7 +36,7 @@ class _Told:
             return
         self._over = True
         # Without a decoder it ended while it waited for its turn.
-        decoder = self._decoders[0] if self._decoders else None
+        decoder = self.decoders[0] if self.decoders else None
         self.stats = decoder.statistics if decoder else Statistics()
         self.finish_reason = decoder.finish_reason if decoder and not broken_off else "cancelled"
 

@@ -608,3 +608,70 @@ def test_the_runtime_names_no_option_of_generate() -> None:
         if (lines := [each for each in path.read_text("utf-8").splitlines() if named.search(each)])
     }
     assert found == {}
+
+
+def said(*texts: str) -> list[dict[str, str]]:
+    roles = ["user", "assistant"] * len(texts)
+    return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
+
+
+def test_a_chat_keeps_what_was_said(model: Model) -> None:
+    system = [{"role": "system", "content": "Be brief."}]
+    chat = model.chat(system="Be brief.", max_new_tokens=8)
+    first = chat.ask(PROMPTS[0])
+    assert first.text == model.generate([*system, *said(PROMPTS[0])], max_new_tokens=8).text
+    assert chat.messages == [*system, *said(PROMPTS[0], first.text)]
+    second = chat.ask(PROMPTS[1], max_new_tokens=5)
+    asked = [*system, *said(PROMPTS[0], first.text, PROMPTS[1])]
+    assert second.token_ids == model.generate(asked, max_new_tokens=5).token_ids
+    assert len(second.token_ids) == 5
+    again = model.chat(messages=chat.messages, max_new_tokens=8)
+    stream = chat.stream("Why?")
+    text = "".join(piece.text for piece in stream)
+    assert stream.finish_reason == "length" and stream.stats is not None
+    assert chat.messages[-1] == {"role": "assistant", "content": text}
+    assert again.ask("Why?").text == text and again.messages == chat.messages
+
+    async def told() -> str:
+        return "".join([piece.text async for piece in again.astream("And?")])
+
+    assert asyncio.run(told()) == chat.ask("And?").text
+    assert again.messages == chat.messages
+
+
+def test_a_chat_takes_up_no_answer_that_was_broken_off(model: Model) -> None:
+    chat = model.chat(max_new_tokens=30)
+    stream = chat.stream(PROMPTS[0])
+    next(stream)
+    stream.close()
+    assert stream.finish_reason == "cancelled" and chat.messages == []
+    dropped = chat.stream(PROMPTS[0])
+    next(dropped)
+    del dropped
+    stream = chat.stream(PROMPTS[0])
+    next(stream)
+    model.cancel()
+    assert list(stream) is not None and stream.finish_reason == "cancelled"
+    assert chat.messages == []
+
+    async def leave() -> None:
+        stream = chat.astream(PROMPTS[0])
+        async for _ in stream:
+            break
+        await stream.aclose()
+
+    asyncio.run(leave())
+    assert chat.messages == []
+    with pytest.raises(OptionError, match="max_new_tokens"):
+        chat.ask("?", max_new_tokens=0)
+    assert chat.messages == [] and chat.ask(PROMPTS[0]).text
+
+
+def test_a_chat_that_cannot_be_is_refused_at_once(folders: tuple[Path, Path], model: Model) -> None:
+    with pytest.raises(OptionError, match="no option colour"):
+        model.chat(colour="red")  # type: ignore[call-arg]
+    with pytest.raises(OptionError, match="messages"):
+        model.chat(messages="Hello")  # type: ignore[arg-type]
+    drafter = omnidraft.load(folders[1], None, threads=1)
+    with pytest.raises(OmniDraftError, match="chat template"):
+        drafter.chat()
