@@ -37,14 +37,14 @@ class Chat:
             See ``Model.generate``.
         """
         asked = self._asked(text)
-        answer = self._model.generate(asked, **{**self._options, **options})
+        answer = self._model.generate(asked, **(self._options | options))
         self._keep(asked, answer.text, answer.finish_reason)
         return answer
 
     def stream(self, text: str, **options: Unpack[Options]) -> Stream:
         """The answer piece by piece: see ``Model.stream``."""
         asked = self._asked(text)
-        stream = self._model.stream(asked, **{**self._options, **options})
+        stream = self._model.stream(asked, **(self._options | options))
 
         def pieces() -> Generator[Piece, None, None]:
             said = ""
@@ -61,7 +61,7 @@ class Chat:
     def astream(self, text: str, **options: Unpack[Options]) -> AsyncStream:
         """The same for asyncio: see ``Model.astream``."""
         asked = self._asked(text)
-        stream = self._model.astream(asked, **{**self._options, **options})
+        stream = self._model.astream(asked, **(self._options | options))
 
         async def pieces() -> AsyncGenerator[Piece, None]:
             said = ""
