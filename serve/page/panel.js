@@ -1,0 +1,113 @@
+// The panel that shows one round: what it proposed, and what stood of it.
+
+import { madeOf } from "./messages.js";
+import { draw } from "./rounds.js";
+
+const $ = (id) => document.getElementById(id);
+const BEFORE = 18; // characters of the text before a round
+
+export class RoundsPanel {
+  #message = null;
+  #round = -1;
+  #follows = true; // the round under way
+
+  constructor() {
+    $("round-back").addEventListener("click", () => this.#step(-1));
+    $("round-on").addEventListener("click", () => this.#step(1));
+    $("round-close").addEventListener("click", () => {
+      this.close();
+      $("show-rounds").focus();
+    });
+  }
+
+  get isOpen() {
+    return !$("rounds").hidden;
+  }
+
+  /** An answer begins: its rounds are followed. */
+  begin(message) {
+    this.#follows = true;
+    this.show(message);
+  }
+
+  /** Choose the answer whose last round is shown; null: none. */
+  show(message) {
+    this.#unmark();
+    this.#message = message;
+    this.#round = (message?.answer.rounds.length ?? 0) - 1;
+    this.#draw();
+  }
+
+  /** Open it on a round of an answer. */
+  open(message, round) {
+    this.#unmark();
+    this.#message = message;
+    this.#round = round;
+    this.#follows = round === message.answer.rounds.length - 1;
+    this.#turn(true);
+  }
+
+  toggle() {
+    this.#turn(!this.isOpen);
+  }
+
+  close() {
+    if (this.isOpen) this.#turn(false);
+  }
+
+  /** The answer has another round, or has ended. */
+  update(message) {
+    if (message !== this.#message) return;
+    if (this.#follows) this.#round = message.answer.rounds.length - 1;
+    this.#draw();
+  }
+
+  /** The round under way has made another token. */
+  grew(message) {
+    if (message === this.#message && this.#follows) this.#draw();
+  }
+
+  #step(by) {
+    this.#round += by;
+    this.#follows = this.#round === this.#message.answer.rounds.length - 1;
+    this.#draw();
+    $("announcer").textContent = `${$("round-title").textContent}: ${$("round-said").textContent}`;
+  }
+
+  #turn(open) {
+    $("rounds").hidden = !open;
+    $("show-rounds").setAttribute("aria-expanded", String(open));
+    if (open) this.#draw();
+    else this.#unmark();
+  }
+
+  #unmark() {
+    this.#message?.mark?.(null);
+  }
+
+  #draw() {
+    if (!this.isOpen) return;
+    const answer = this.#message?.answer;
+    const count = answer?.rounds.length ?? 0;
+    $("round-back").disabled = this.#round < 1;
+    $("round-on").disabled = this.#round >= count - 1;
+    const round = answer?.rounds[this.#round];
+    if (!round) {
+      $("round-title").textContent = "Rounds";
+      $("round-said").textContent = "Each round of an answer shows here what it proposed.";
+      $("tree").replaceChildren();
+      return;
+    }
+    const made = madeOf(answer, this.#round);
+    const text = answer.pieces.slice(Math.max(0, round.from - 12), round.from).map(([t]) => t);
+    $("round-title").textContent = `Round ${this.#round + 1} of ${count}`;
+    $("round-said").textContent = words(round);
+    draw($("tree"), round, made, `…${text.join("").slice(-BEFORE)}`);
+    this.#message.mark(this.#round);
+  }
+}
+
+function words({ tokens, accepted }) {
+  if (!tokens.length) return "nothing proposed: plain decoding";
+  return `${tokens.length} proposed, ${accepted.length} taken`;
+}
