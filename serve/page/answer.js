@@ -75,10 +75,14 @@ export class AnswerText {
       this.block.className = "text";
       this.body.append(this.block);
     }
+    // Space before a word stays without a line, so that neighbours can be told apart.
+    const words = piece.text.trimStart();
+    this.block.append(piece.text.slice(0, piece.text.length - words.length));
+    if (!words) return;
     const span = document.createElement("span");
     span.className = `t ${piece.origin}`;
     span.dataset.round = piece.round;
-    span.textContent = piece.text;
+    span.textContent = words;
     this.block.append(span);
   }
 }

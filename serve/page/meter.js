@@ -51,5 +51,5 @@ function words(speed, plain, drafts) {
   if (plain === null) {
     return "Plain decoding was not measured here: switch drafting off for an answer.";
   }
-  return "≈ an estimate, by what passes over one token cost on this machine.";
+  return "≈ estimated from what passes over one token cost here.";
 }

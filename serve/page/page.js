@@ -72,9 +72,15 @@ function actions(message) {
   again.classList.add("again");
   made.push(again);
   if (message.answer.rounds.length) {
-    made.push(button("Rounds", () => rounds.open(message, message.answer.rounds.length - 1)));
+    made.push(button("Rounds", () => rounds.open(message, telling(message.answer))));
   }
   return made;
+}
+
+/** The last round that proposed something. */
+function telling({ rounds: all }) {
+  const found = all.findLastIndex(({ tokens }) => tokens.length > 0);
+  return found < 0 ? all.length - 1 : found;
 }
 
 async function copy(message, event) {
@@ -153,11 +159,12 @@ async function answer() {
     if (abort.signal.aborted) own.ended = "stopped";
     else fail(own, error);
   }
+  run(null);
+  if (said.at(-1) !== each) return; // a new conversation has begun
   message.end();
   meter.ended(own);
   rounds.update(message);
   keepConversation();
-  run(null);
   follow();
   if (own.ended !== "failed") announce(`Answer: ${message.words}`);
 }
@@ -260,6 +267,8 @@ function follow(always = false) {
   if (always) near = true;
   if (near) scrollTo(0, document.documentElement.scrollHeight);
 }
+
+new ResizeObserver(() => follow()).observe(document.querySelector(".dock"));
 
 function typed() {
   entry.style.height = "auto";

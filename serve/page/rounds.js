@@ -51,9 +51,10 @@ function laidOut(round, made) {
   return nodes;
 }
 
-function chip({ text, kind, row, column, said, after }) {
+function chip({ text, kind, row, parentRow, column, said, after }) {
   const item = document.createElement("li");
   item.className = `chip ${kind}`;
+  if (row > parentRow) item.classList.add("branch");
   put(item, row + 1, row + 2, column);
   const shown = document.createElement("span");
   shown.textContent = visible(text);

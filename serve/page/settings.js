@@ -98,9 +98,15 @@ export class Settings {
     $("learning").disabled = this.#running || !this.drafts || !this.#other();
     document.body.classList.toggle("colourless", !$("colours").checked);
     $("drafting-label").title = told && !told.drafter ? "The server was begun without a drafter." : "";
-    const learning = told ? this.#learning(told) : "–";
+    const [learning, options] = told ? this.#learning(told) : ["–"];
     $("learning-said").textContent = learning;
     $("learning-label").title = learning;
+    if (options) {
+      const code = document.createElement("code");
+      code.textContent = options;
+      $("learning-said").append(" The server learns if it is begun with ", code, ".");
+      $("learning-label").title = $("learning-said").textContent;
+    }
     $("fact-target").textContent = told?.target ?? "–";
     $("fact-drafter").textContent = told?.drafter ?? "None: plain decoding.";
     $("fact-adapter").textContent = told?.adapter ?? "None";
@@ -108,12 +114,12 @@ export class Settings {
   }
 
   #learning(told) {
-    if (!told.drafter) return "Nothing is drafted, and so nothing is learned.";
-    if (!this.#drafting) return "Off while drafting is off.";
-    if (told.learns) return `On: the adapter ${told.adapter} learns from these answers.`;
-    if (this.#other()) return "Off: nothing is learned from these answers.";
-    const begin = "Begin the server with --adapter NAME --learn to have it.";
-    return told.adapter ? `Off: the adapter stays as it is. ${begin}` : `Off. ${begin}`;
+    if (!told.drafter) return ["Nothing is drafted, and so nothing is learned."];
+    if (!this.#drafting) return ["Off while drafting is off."];
+    if (told.learns) return [`On: the adapter ${told.adapter} learns from these answers.`];
+    if (this.#other()) return ["Off: nothing is learned from these answers."];
+    const off = told.adapter ? "Off: the adapter stays as it is." : "Off.";
+    return [off, "--adapter NAME --learn"];
   }
 
   #keep() {
