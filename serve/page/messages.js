@@ -101,6 +101,12 @@ export function wordsOf(answer) {
   return answer.pieces.map(([text]) => text).join("");
 }
 
+/** The last round that proposed something, or else the last one. */
+export function telling({ rounds }) {
+  const found = rounds.findLastIndex(({ tokens }) => tokens.length > 0);
+  return found < 0 ? rounds.length - 1 : found;
+}
+
 /** What a round made: its tokens, those that stood and the model's own. */
 export function madeOf(answer, round) {
   const from = answer.rounds[round].from;

@@ -1,7 +1,7 @@
 // The page: a conversation, what it is asked with, and where its answers come from.
 
 import { Refusal, listModels, stream } from "./api.js";
-import { AnswerMessage, button, userMessage, wordsOf } from "./messages.js";
+import { AnswerMessage, button, telling, userMessage, wordsOf } from "./messages.js";
 import { Meter } from "./meter.js";
 import { RoundsPanel } from "./panel.js";
 import { Settings } from "./settings.js";
@@ -68,19 +68,14 @@ function show(each) {
 function actions(message) {
   const made = [];
   if (message.answer.pieces.length) made.push(button("Copy", (event) => copy(message, event)));
-  const again = button(message.answer.ended === "failed" ? "Try again" : "Answer again", answerAgain);
+  const word = message.answer.ended === "failed" ? "Try again" : "Answer again";
+  const again = button(word, answerAgain);
   again.classList.add("again");
   made.push(again);
   if (message.answer.rounds.length) {
     made.push(button("Rounds", () => rounds.open(message, telling(message.answer))));
   }
   return made;
-}
-
-/** The last round that proposed something. */
-function telling({ rounds: all }) {
-  const found = all.findLastIndex(({ tokens }) => tokens.length > 0);
-  return found < 0 ? all.length - 1 : found;
 }
 
 async function copy(message, event) {

@@ -1,6 +1,6 @@
 // The panel that shows one round: what it proposed, and what stood of it.
 
-import { madeOf } from "./messages.js";
+import { madeOf, telling } from "./messages.js";
 import { draw } from "./rounds.js";
 
 const $ = (id) => document.getElementById(id);
@@ -26,15 +26,15 @@ export class RoundsPanel {
 
   /** An answer begins: its rounds are followed. */
   begin(message) {
-    this.#follows = true;
     this.show(message);
   }
 
-  /** Choose the answer whose last round is shown; null: none. */
+  /** Choose the answer whose rounds are shown; null: none. */
   show(message) {
     this.#unmark();
     this.#message = message;
-    this.#round = (message?.answer.rounds.length ?? 0) - 1;
+    this.#round = message ? telling(message.answer) : -1;
+    this.#follows = this.#round === (message?.answer.rounds.length ?? 0) - 1;
     this.#draw();
   }
 
@@ -48,6 +48,7 @@ export class RoundsPanel {
   }
 
   toggle() {
+    if (!this.isOpen && this.#message?.answer.ended) this.show(this.#message);
     this.#turn(!this.isOpen);
   }
 

@@ -80,10 +80,10 @@ export class Settings {
   /** The same target's model that learns, or the one that does not. */
   #other() {
     const own = this.#chosen?.omnidraft;
-    return this.#models.find(
-      ({ omnidraft: each }) =>
-        each.target === own?.target && each.learns !== own.learns && (own.learns ? !each.adapter : true),
-    );
+    return this.#models.find(({ omnidraft: each }) => {
+      const fits = own?.learns ? !each.adapter : each.learns;
+      return fits && each.target === own?.target;
+    });
   }
 
   #changed() {
@@ -97,7 +97,8 @@ export class Settings {
     $("learning").checked = learns && this.drafts;
     $("learning").disabled = this.#running || !this.drafts || !this.#other();
     document.body.classList.toggle("colourless", !$("colours").checked);
-    $("drafting-label").title = told && !told.drafter ? "The server was begun without a drafter." : "";
+    const plain = told && !told.drafter;
+    $("drafting-label").title = plain ? "The server was begun without a drafter." : "";
     const [learning, options] = told ? this.#learning(told) : ["–"];
     $("learning-said").textContent = learning;
     $("learning-label").title = learning;
