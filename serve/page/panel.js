@@ -103,7 +103,8 @@ export class RoundsPanel {
     const text = answer.pieces.slice(Math.max(0, round.from - 12), round.from).map(([t]) => t);
     $("round-title").textContent = `Round ${this.#round + 1} of ${count}`;
     $("round-said").textContent = words(round);
-    draw($("tree"), round, made, `…${text.join("").slice(-BEFORE)}`);
+    const before = text.length ? `…${text.join("").slice(-BEFORE)}` : "beginning";
+    draw($("tree"), round, made, before);
     this.#message.mark(this.#round);
   }
 }

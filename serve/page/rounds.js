@@ -11,7 +11,8 @@
  */
 export function draw(list, round, made, before) {
   const nodes = laidOut(round, made);
-  list.replaceChildren(chip({ text: before, kind: "before", row: 0, column: 0, said: "" }));
+  const text = { text: before, kind: "before", row: 0, parentRow: 0, column: 0, goesOn: true };
+  list.replaceChildren(chip(text));
   for (const node of nodes) {
     if (node.row > node.parentRow) list.append(rail(node));
     list.append(chip(node));
@@ -43,7 +44,8 @@ function laidOut(round, made) {
   const place = (parent, row, column, after) => {
     (children.get(parent) ?? []).forEach((node, index) => {
       const own = index === 0 ? row : (rows += 1);
-      nodes.push({ ...node, row: own, parentRow: row, column, after });
+      const goesOn = children.has(node.place);
+      nodes.push({ ...node, row: own, parentRow: row, column, after, goesOn });
       if (node.place !== undefined) place(node.place, own, column + 1, node.text);
     });
   };
@@ -51,10 +53,11 @@ function laidOut(round, made) {
   return nodes;
 }
 
-function chip({ text, kind, row, parentRow, column, said, after }) {
+function chip({ text, kind, row, parentRow, column, said, after, goesOn }) {
   const item = document.createElement("li");
   item.className = `chip ${kind}`;
   if (row > parentRow) item.classList.add("branch");
+  if (goesOn) item.classList.add("goes-on");
   put(item, row + 1, row + 2, column);
   const shown = document.createElement("span");
   shown.textContent = visible(text);
