@@ -245,6 +245,34 @@ def test_it_is_stopped_and_asked_again(tab: Callable[..., Any], gate: Gate) -> N
     expect(page.locator(".message")).to_have_count(4)
 
 
+def test_two_tabs_take_turns(tab: Callable[..., Any], gate: Gate) -> None:
+    first, second = ready(tab()), ready(tab())
+    for page in (first, second):
+        limit(page, 12)
+    gate.close_after(4)
+    ask(first, "Hello")
+    expect(first.locator(".t").first).to_be_visible()
+    ask(second, "Hello")
+    expect(second.locator(".note")).to_have_text("Waiting for its turn …")
+    gate.open()
+    for page in (first, second):
+        expect(answered(page).locator(".figures")).to_contain_text("12 tokens")
+
+
+def test_a_server_that_is_not_there(tab: Callable[..., Any]) -> None:
+    page = ready(tab(failing=True))
+    page.route(MODELS, lambda route: route.abort())
+    page.reload()
+    expect(page.get_by_role("alert")).to_contain_text("cannot be reached")
+    page.get_by_label("Message", exact=True).fill("Hello")
+    expect(page.get_by_role("button", name="Send")).to_be_disabled()
+    page.unroute(MODELS)
+    page.get_by_role("button", name="Try again").click()
+    ready(page)
+    expect(page.get_by_role("button", name="Send")).to_be_enabled()
+    expect(page.get_by_role("alert")).to_be_hidden()
+
+
 def test_what_is_chosen_is_asked(tab: Callable[..., Any]) -> None:
     page = ready(tab())
     told = {"target": "tiny", "drafter": "small", "adapter": None, "learns": False}
