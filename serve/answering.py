@@ -118,17 +118,17 @@ class Work:
         self, index: int, choice: Choice, observe: Callable[[str, Statistics], None]
     ) -> None:
         decoders: list[SpeculativeDecoder] = []
-        each: float | None = None
+        per_token: float | None = None
         expected = 0.0
         for piece in self._session.stream(
             choice.tokens, choice.options, cancelled=self._cancelled, begun=decoders.append
         ):
             so_far = decoders[0].statistics
             if piece.proposal is not None:
-                each = self._session.plain_seconds(len(choice.tokens) + so_far.target_tokens)
+                per_token = self._session.plain_seconds(len(choice.tokens) + so_far.target_tokens)
             if piece.token is not None:
-                expected += each or 0.0
-            self._tell(Told(index, piece, so_far.seconds, each))
+                expected += per_token or 0.0
+            self._tell(Told(index, piece, so_far.seconds, per_token))
         decoder = decoders[0] if decoders else None  # none: it was cancelled before it began
         reason = decoder.finish_reason if decoder else "cancelled"
         statistics = decoder.statistics if decoder else Statistics(prompt_tokens=len(choice.tokens))

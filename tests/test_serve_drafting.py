@@ -127,6 +127,16 @@ def test_a_stop_string_takes_tokens_with_it(client: TestClient) -> None:
     assert "".join(piece["text"] for piece in pieces_of(chunks)) == whole[: whole.find(whole[5:8])]
 
 
+def test_texts_are_told_of_too(client: TestClient) -> None:
+    asked = {"model": "tiny", "prompt": "The quick", "max_tokens": 12, "stream": True}
+    options = {"include_drafting": True}
+    answer = client.post("/v1/completions", json={**asked, "stream_options": options})
+    chunks = [json.loads(each[6:]) for each in answer.text.split("\n\n")[:-2]]
+    text = "".join(chunk["choices"][0]["text"] for chunk in chunks)
+    assert "".join(piece["text"] for piece in pieces_of(chunks)) == text
+    assert chunks[-1]["omnidraft"]["figures"]["tokens"] == 12
+
+
 def test_several_answers_have_figures_of_their_own(client: TestClient) -> None:
     chunks = stream(client, n=2, seed=1, temperature=1)
     for index in range(2):

@@ -359,6 +359,7 @@ def test_a_round_is_shown(tab: Callable[..., Any]) -> None:
     assert answer.locator(".marked").all_text_contents() == ["One", "two", "three"]
     page.keyboard.press("Escape")
     expect(panel).to_be_hidden()
+    expect(page.get_by_role("button", name="Show rounds")).to_be_focused()
     answer.locator(".t", has_text="three").click()
     expect(panel).to_be_visible()
 

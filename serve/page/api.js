@@ -53,20 +53,21 @@ async function* events(body) {
   const reader = body.getReader();
   const decoder = new TextDecoder();
   let held = "";
-  for (;;) {
-    let part;
-    try {
-      part = await reader.read();
-    } catch (error) {
-      throw error.name === "AbortError" ? error : lost();
+  try {
+    for (;;) {
+      const part = await reader.read().catch((error) => {
+        throw error.name === "AbortError" ? error : lost();
+      });
+      if (part.done) return;
+      held += decoder.decode(part.value, { stream: true });
+      const whole = held.split("\n\n");
+      held = whole.pop();
+      for (const event of whole) {
+        if (event.startsWith("data: ")) yield event.slice(6);
+      }
     }
-    if (part.done) return;
-    held += decoder.decode(part.value, { stream: true });
-    const whole = held.split("\n\n");
-    held = whole.pop();
-    for (const event of whole) {
-      if (event.startsWith("data: ")) yield event.slice(6);
-    }
+  } finally {
+    reader.cancel().catch(() => {}); // whoever stops listening lets the server go
   }
 }
 

@@ -80,9 +80,9 @@ export class AnswerMessage {
       stopped: answer.pieces.length ? "Stopped." : "Stopped before anything came.",
       failed: answer.said,
     }[answer.ended];
+    if (answer.ended === "failed") this.note.setAttribute("role", "alert");
     this.note.textContent = said;
     this.note.hidden = !said;
-    if (answer.ended === "failed") this.note.setAttribute("role", "alert");
     this.foot.replaceChildren(...this.actions(this), element("span", "figures", figuresOf(answer)));
     this.foot.hidden = false;
   }

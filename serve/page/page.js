@@ -299,7 +299,7 @@ $("key-form").addEventListener("submit", (event) => {
   loadModels();
 });
 addEventListener("keydown", (event) => {
-  if (event.key !== "Escape" || $("settings").open) return;
+  if (event.key !== "Escape" || event.isComposing || $("settings").open) return;
   if (running) stop();
   else rounds.close();
 });

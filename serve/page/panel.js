@@ -14,10 +14,7 @@ export class RoundsPanel {
   constructor() {
     $("round-back").addEventListener("click", () => this.#step(-1));
     $("round-on").addEventListener("click", () => this.#step(1));
-    $("round-close").addEventListener("click", () => {
-      this.close();
-      $("show-rounds").focus();
-    });
+    $("round-close").addEventListener("click", () => this.close());
   }
 
   get isOpen() {
@@ -72,10 +69,13 @@ export class RoundsPanel {
     this.#round += by;
     this.#follows = this.#round === this.#message.answer.rounds.length - 1;
     this.#draw();
+    // A button that can go no further loses the focus.
+    if ($(by < 0 ? "round-back" : "round-on").disabled) $("round-title").focus();
     $("announcer").textContent = `${$("round-title").textContent}: ${$("round-said").textContent}`;
   }
 
   #turn(open) {
+    if (!open && $("rounds").contains(document.activeElement)) $("show-rounds").focus();
     $("rounds").hidden = !open;
     $("show-rounds").setAttribute("aria-expanded", String(open));
     if (open) this.#draw();
