@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from omnidraft._native import Origin
 from omnidraft.runtime.decoding.decoder import Emitted
 from omnidraft.runtime.decoding.logprobs import TokenLogprobs
+from omnidraft.runtime.decoding.proposal import Proposal
 from omnidraft.runtime.statistics import Statistics
 from omnidraft.runtime.text.stop import StopSearch
 from omnidraft.runtime.text.surface import TextStream
@@ -27,6 +28,8 @@ class Piece:
     text: str
     logprobs: TokenLogprobs | None = None
     """Of the token, if they were asked for."""
+    proposal: Proposal | None = None
+    """Of the round that the token begins, if proposals were asked for."""
 
 
 @dataclass
@@ -82,11 +85,11 @@ class AnswerText:
 
     def pieces(self, emitted: Emitted) -> Iterator[Piece]:
         """Take what the decoder yields, and yield what no stop string can contain."""
-        token, origin, logprobs = emitted
+        token, origin, logprobs, proposal = emitted
         if token in self._tokenizer.eos_ids:
             # The end is no part of the text, whatever else that token means.
             self._add(b"")
-        self._held.append(Piece(token, origin, self._texts.popleft(), logprobs))
+        self._held.append(Piece(token, origin, self._texts.popleft(), logprobs, proposal))
         if self._search is None:
             yield self._held.popleft()
             return

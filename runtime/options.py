@@ -43,6 +43,7 @@ class GenerationOptions:
             place (at most 20); None: compute none.
         tree: tokens that each round proposes, as a tree; None: as ``draft_length`` says.
         constraint: says which tokens may come; a new one for each answer.
+        proposals: tell what each round proposed, see ``Piece.proposal``.
 
     Raises:
         OptionError: a value is of another type or out of its range; it names the option.
@@ -59,6 +60,7 @@ class GenerationOptions:
     logprobs: int | None = None
     tree: int | None = None
     constraint: Constraint | None = None
+    proposals: bool = False
 
     def __post_init__(self) -> None:
         _check_whole("max_new_tokens", self.max_new_tokens, 1)

@@ -97,6 +97,19 @@ class Session:
         """What learns, or has learned, with an adapter."""
         return self._pairing.learner if self._pairing else None
 
+    def plain_seconds(self, context: int) -> float | None:
+        """Seconds that plain decoding is expected to take for a token, in the target alone.
+
+        Args:
+            context: tokens before it.
+
+        Returns:
+            What passes over one token cost here, by the curves that choose draft lengths; None
+            where nothing chose them yet.
+        """
+        costs = self._pairing.costs if self._pairing else None
+        return None if costs is None else costs.target(context).seconds(1)
+
     @property
     def cache(self) -> NgramCache | None:
         """The n-gram cache of the pair; None without a drafter."""
@@ -306,6 +319,7 @@ class Session:
             steps=buffer.trace if buffer else None,
             lease=lease,
             logprobs=options.logprobs,
+            proposals=options.proposals,
             constraint=options.constraint,
             keep=self.target.batch_invariant,
         )

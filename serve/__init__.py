@@ -6,6 +6,7 @@ that computes two answers at once makes both of them slower.
 - ``requests``: what may be asked, and what is refused by its name;
 - ``turns``: who is next; ``answering``: the thread, and requests that wait for it;
 - ``replies``: answers as OpenAI's objects; ``sending``: them on the wire, whole or streamed;
+- ``drafting``: what is told of drafting beside OpenAI's fields; ``page``: the page at ``/``;
 - ``guard``: who may ask at all; ``errors``: refusals in OpenAI's form; ``metrics``;
 - ``app``: the routes; ``server``: the process.
 """

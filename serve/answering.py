@@ -36,19 +36,33 @@ class Begun:
 
 @dataclass(frozen=True)
 class Told:
-    """A piece of an answer."""
+    """A piece of an answer.
+
+    Attributes:
+        seconds: since the end of the prompt.
+        plain_seconds: that plain decoding is expected to take for a token here, if proposals are
+            told: see ``Session.plain_seconds``.
+    """
 
     choice: int
     piece: Piece
+    seconds: float
+    plain_seconds: float | None
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of an answer."""
+    """The end of an answer.
+
+    Attributes:
+        plain_seconds: that plain decoding took for it, or is expected to take, by what the rounds
+            told; None: that is not known.
+    """
 
     choice: int
     reason: str
     statistics: Statistics
+    plain_seconds: float | None
 
 
 @dataclass(frozen=True)
@@ -104,17 +118,26 @@ class Work:
         self, index: int, choice: Choice, observe: Callable[[str, Statistics], None]
     ) -> None:
         decoders: list[SpeculativeDecoder] = []
+        per_token: float | None = None
+        expected = 0.0
         for piece in self._session.stream(
             choice.tokens, choice.options, cancelled=self._cancelled, begun=decoders.append
         ):
-            self._tell(Told(index, piece))
+            so_far = decoders[0].statistics
+            if piece.proposal is not None:
+                per_token = self._session.plain_seconds(len(choice.tokens) + so_far.target_tokens)
+            if piece.token is not None:
+                expected += per_token or 0.0
+            self._tell(Told(index, piece, so_far.seconds, per_token))
         decoder = decoders[0] if decoders else None  # none: it was cancelled before it began
         reason = decoder.finish_reason if decoder else "cancelled"
         statistics = decoder.statistics if decoder else Statistics(prompt_tokens=len(choice.tokens))
         if reason == "cancelled" and self._expired:
             reason = "length"
         observe(reason, statistics)
-        self._tell(Ended(index, reason, statistics))
+        plainly = choice.options.draft_length == 0 or self._session.drafter is None
+        plain = statistics.seconds if plainly else expected or None
+        self._tell(Ended(index, reason, statistics, plain))
 
     def _tell(self, event: Event) -> None:
         try:

@@ -25,10 +25,12 @@ from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.session import Prompt, Session
 from omnidraft.runtime.statistics import Statistics
 from omnidraft.serve.answering import Answering, Choice, Work
+from omnidraft.serve.drafting import FIELD, DraftingTold, described
 from omnidraft.serve.errors import ApiError, refused
 from omnidraft.serve.grammar import Grammars
 from omnidraft.serve.guard import Guard, read_body
 from omnidraft.serve.metrics import CONTENT_TYPE, Metrics
+from omnidraft.serve.page import page_files
 from omnidraft.serve.replies import ChatReply, CompletionReply, Reply
 from omnidraft.serve.requests import (
     ChatRequest,
@@ -161,6 +163,10 @@ class Service:
         session = self._session(asked.model)
         loop = asyncio.get_running_loop()
         constraint: Callable[[], Constraint | None] = lambda: None  # noqa: E731
+        if session.drafter is None and asked.draft_length not in (None, 0, "auto"):
+            raise ApiError(
+                400, "nothing is drafted for this model: leave it out", param="draft_length"
+            )
         if schema is not None:
             try:
                 constraint = await loop.run_in_executor(
@@ -195,7 +201,8 @@ class Service:
             len(prompts),
         )
         self.answering.join(_client(request, asked), work)
-        return AnswerResponse(self.answering, work, reply, bool(asked.stream))
+        drafting = DraftingTold(reply) if asked.include_drafting else None
+        return AnswerResponse(self.answering, work, reply, bool(asked.stream), drafting)
 
     def _constraints(self, session: Session, schema: dict[str, Any]) -> Callable[[], Constraint]:
         models = session.target, session.drafter
@@ -214,7 +221,13 @@ class Service:
         return self._models[name]
 
     def _described(self, name: str) -> dict[str, Any]:
-        return {"id": name, "object": "model", "created": self._created, "owned_by": "omnidraft"}
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "omnidraft",
+            FIELD: described(name, self._models),
+        }
 
     def _observe(self, model: str, reason: str, statistics: Statistics) -> None:
         self.metrics.observe(model, reason, statistics)
@@ -231,6 +244,7 @@ class Service:
 def application(models: Mapping[str, Session], options: ServeOptions) -> Starlette:
     """The server as an ASGI application; ``state.service`` is what its routes use."""
     service = Service(models, options)
+    files = page_files()
     app = Starlette(
         routes=[
             Route("/health", service.health),
@@ -239,8 +253,12 @@ def application(models: Mapping[str, Session], options: ServeOptions) -> Starlet
             Route("/v1/models/{name:path}", service.model),
             Route("/v1/chat/completions", service.chat, methods=["POST"]),
             Route("/v1/completions", service.completions, methods=["POST"]),
+            *(Route(path, file) for path, file in files.items()),
         ],
-        middleware=[Middleware(Guard, key=options.key, hosts=options.hosts)],
+        middleware=[
+            # The page holds nothing of anybody's, and asks for the key itself.
+            Middleware(Guard, key=options.key, hosts=options.hosts, open_paths=["/health", *files])
+        ],
         exception_handlers={
             ApiError: _refuse,
             HTTPException: _no_route,

@@ -32,13 +32,17 @@ class Guard:
     be no stranger; so ``Host`` must be a number, ``localhost`` or a name that was allowed.
 
     Args:
-        key: None: none is needed. ``/health`` never needs it.
+        key: None: none is needed.
+        open_paths: never need it.
         hosts: names by which the server may be called, beside those.
     """
 
-    def __init__(self, app: ASGIApp, key: str | None, hosts: Iterable[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, key: str | None, hosts: Iterable[str], open_paths: Iterable[str]
+    ) -> None:
         self._app = app
         self._key = None if key is None else key.encode()
+        self._open_paths = frozenset(open_paths)
         self._hosts = {host.lower() for host in hosts} | {"localhost"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -53,7 +57,9 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message["headers"], *_SECURITY_HEADERS]}
+                own = {name for name, _ in message["headers"]}
+                added = [each for each in _SECURITY_HEADERS if each[0] not in own]
+                message = {**message, "headers": [*message["headers"], *added]}
             await send(message)
 
         try:
@@ -88,7 +94,7 @@ class Guard:
                     "pages of other sites may not use this server",
                     code="origin_not_allowed",
                 )
-        if self._key is not None and scope["path"] != "/health":
+        if self._key is not None and scope["path"] not in self._open_paths:
             given = headers.get("authorization", "").encode("latin-1")
             scheme, _, shown = given.partition(b" ")
             # In a time that does not tell how much of it is right.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -78,6 +78,7 @@ class _StreamOptions(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
     include_usage: bool | None = None
+    include_drafting: bool | None = None
 
 
 class _Schema(BaseModel):
@@ -108,6 +109,7 @@ class Request(BaseModel):
     min_p: float | None = None
     top_k: int | None = None
     repetition_penalty: float | None = None
+    draft_length: int | str | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
@@ -121,6 +123,11 @@ class Request(BaseModel):
     def include_usage(self) -> bool:
         """Whether a stream ends with a chunk that tells the usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def include_drafting(self) -> bool:
+        """Whether the chunks of a stream tell how their text came about."""
+        return bool(self.stream_options and self.stream_options.include_drafting)
 
     def check(self) -> None:
         """Refuse what is not supported.
@@ -160,6 +167,7 @@ class Request(BaseModel):
         Raises:
             ApiError: 400: a value is out of its range.
         """
+        length = defaults.draft_length if self.draft_length is None else self.draft_length
         try:
             return GenerationOptions(
                 max_new_tokens=min(self._most_tokens or room, room),
@@ -172,12 +180,13 @@ class Request(BaseModel):
                     1.0 if self.repetition_penalty is None else self.repetition_penalty,
                 ),
                 seed=None if self.seed is None else (self.seed + index) % 2**64,
-                draft_length=defaults.draft_length,
+                draft_length=cast(DraftLength, length),
                 draft_confidence=defaults.draft_confidence,
                 raw=raw,
                 stop=self.stop or (),
                 logprobs=logprobs,
                 constraint=constraint,
+                proposals=self.include_drafting,
             )
         except OptionError as error:
             said = str(error)

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from omnidraft.serve.answering import Answering, Begun, Ended, Failed, Told, Work
+from omnidraft.serve.drafting import DraftingTold
 from omnidraft.serve.errors import ApiError, failed
 from omnidraft.serve.replies import Json, Reply
 
@@ -31,6 +32,9 @@ class AnswerResponse:
 
     Its first byte is sent when the turn has come, so that whatever goes wrong before has a status
     of its own. A client that goes away is noticed at once, and its request leaves.
+
+    Args:
+        drafting: adds to the chunks of a stream how their text came about; None: nothing is added.
     """
 
     def __init__(
@@ -39,11 +43,13 @@ class AnswerResponse:
         work: Work,
         reply: Reply,
         stream: bool,
+        drafting: DraftingTold | None = None,
     ) -> None:
         self._answering = answering
         self._work = work
         self._reply = reply
         self._stream = stream
+        self._drafting = drafting
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it.
@@ -97,10 +103,16 @@ class AnswerResponse:
                     await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
                     await self._send_data(send, self._reply.openings())
                 if isinstance(event, Told):
-                    await self._send_data(send, self._reply.chunks(event.choice, event.piece))
+                    chunks = self._reply.chunks(event.choice, event.piece)
+                    if self._drafting is not None:
+                        chunks = self._drafting.with_pieces(event, chunks)
+                    await self._send_data(send, chunks)
                 elif isinstance(event, Ended):
                     self._end(event)
-                    await self._send_data(send, self._reply.endings(event.choice))
+                    chunks = self._reply.endings(event.choice)
+                    if self._drafting is not None:
+                        chunks = self._drafting.with_figures(event, chunks)
+                    await self._send_data(send, chunks)
             await self._send_data(send, self._reply.last())
             await self._send_raw(send, b"data: [DONE]\n\n")
         except _GoneError:

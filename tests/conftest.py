@@ -50,6 +50,8 @@ LACKING = (
     r"needs a pseudo-terminal",
     r"threads have priorities of their own on Linux",
     r"memory is read from Linux's /proc",
+    # A browser.
+    r"there is no Chromium on this machine",
     # A cross compiler, an emulator, and ONNX Runtime for the other processor.
     r"64-bit Arm: ",
 )

@@ -24,6 +24,9 @@ def main() -> None:
     own = {name for name in folders if name.startswith("omnidraft")}
     assert folders <= own, f"the wheel leaves {sorted(folders - own)} beside its package"
 
+    for page in ("index.html", "page.css", "page.js"):
+        assert f"omnidraft/serve/page/{page}" in files, f"the wheel lacks the page's {page}"
+
     import omnidraft
 
     home = Path(omnidraft.__file__).parent

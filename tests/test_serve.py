@@ -339,7 +339,6 @@ def test_limits_of_a_body(client: TestClient) -> None:
 
 def test_paths_and_methods(client: TestClient) -> None:
     for method, path, status in [
-        ("GET", "/", 404),
         ("GET", "/v1/nothing", 404),
         ("GET", CHAT, 405),
         ("POST", "/v1/models", 405),

@@ -124,6 +124,10 @@ def test_an_adapter_is_a_model_of_its_own_and_learns(world: dict[str, str]) -> N
     with running(world, *options) as (process, address, _):
         listed = httpx.get(address + "/v1/models").json()["data"]
         assert [each["id"] for each in listed] == ["target", "target:work"]
+        told = [each["omnidraft"] for each in listed]
+        assert [each["target"] for each in told] == ["target", "target"]
+        assert [each["adapter"] for each in told] == [None, "work"]
+        assert [each["learns"] for each in told] == [False, True]
         texts = []
         for name in ("target", "target:work", "target"):
             asked = {"model": name, "prompt": "The quick", "max_tokens": 30}

@@ -159,7 +159,8 @@ def serve(
         shown = f"[{address}]" if ":" in address else address
 
         def ready() -> None:
-            _say(f"{', '.join(sessions)} at http://{shown}:{number}/v1; Ctrl-C ends it.")
+            place = f"http://{shown}:{number}"
+            _say(f"{', '.join(sessions)} at {place}/v1, a page at {place}/; Ctrl-C ends it.")
 
         try:
             server.serve(sessions, served, bound, ready)

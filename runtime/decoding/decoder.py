@@ -6,6 +6,7 @@ import secrets
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain, repeat
 from threading import Event
 from time import perf_counter
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from omnidraft.runtime.decoding.drafting import Drafter, Drafting, keep, run_pas
 from omnidraft.runtime.decoding.lease import Lease
 from omnidraft.runtime.decoding.logprobs import TokenLogprobs, token_logprobs
 from omnidraft.runtime.decoding.observed import Round, StepObserver, round_of, show_steps
+from omnidraft.runtime.decoding.proposal import Proposal, proposal_of
 from omnidraft.runtime.engines.model import CausalModel, LimitedContext, held_of, tree_scorer
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
 from omnidraft.runtime.statistics import Statistics
@@ -34,6 +36,8 @@ class Emitted(NamedTuple):
     origin: Origin
     logprobs: TokenLogprobs | None = None
     """If they were asked for."""
+    proposal: Proposal | None = None
+    """Of the round whose first token this is, if proposals were asked for."""
 
 
 class SpeculativeDecoder:
@@ -55,6 +59,7 @@ class SpeculativeDecoder:
             and gives it back when it ends or its generator is closed.
         logprobs: tell the log-probability of each token, and of so many of the likeliest in its
             place; None: compute none.
+        proposals: tell what each round proposed, with its first token.
         constraint: masks the target, for one generation. What learns is shown none of its rounds.
         keep: begin with what the target's KV cache holds of the prompt. A batch-invariant target
             gives the same answer, bit for bit; another one may not.
@@ -72,6 +77,7 @@ class SpeculativeDecoder:
         steps: StepObserver | None = None,
         lease: Lease | None = None,
         logprobs: int | None = None,
+        proposals: bool = False,
         constraint: Constraint | None = None,
         keep: bool = False,
     ) -> None:
@@ -85,6 +91,7 @@ class SpeculativeDecoder:
         self._steps = steps
         self._lease = lease
         self._logprobs = logprobs
+        self._proposals = proposals
         self._constraint = constraint
         self._keep = keep
         self.statistics = Statistics()
@@ -216,7 +223,9 @@ class SpeculativeDecoder:
             told: Sequence[TokenLogprobs | None] = [None] * len(emitted)
             if self._logprobs is not None:
                 told = token_logprobs(logits[generation.rows], emitted, self._logprobs)
-            for each in map(Emitted, emitted, verdict.origins, told):
+            proposal = proposal_of(wanted, generation.rows) if self._proposals else None
+            proposals = chain((proposal,), repeat(None))
+            for each in map(Emitted, emitted, verdict.origins, told, proposals):
                 stats.target_tokens += 1
                 stats.seconds = perf_counter() - started
                 yield each
