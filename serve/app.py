@@ -26,6 +26,7 @@ from omnidraft.runtime.session import Prompt, Session
 from omnidraft.runtime.statistics import Statistics
 from omnidraft.serve.answering import Answering, Choice, Work
 from omnidraft.serve.errors import ApiError, refused
+from omnidraft.serve.forms import Form
 from omnidraft.serve.grammar import Grammars
 from omnidraft.serve.guard import Guard, read_body
 from omnidraft.serve.metrics import CONTENT_TYPE, Metrics
@@ -137,7 +138,6 @@ class Service:
             asked.wanted_logprobs,
             ChatReply,
             raw=False,
-            schema=asked.wanted_schema,
         )
 
     async def completions(self, request: Request) -> AnswerResponse:
@@ -156,18 +156,17 @@ class Service:
         kind: type[Reply],
         *,
         raw: bool,
-        schema: dict[str, Any] | None = None,
     ) -> AnswerResponse:
         session = self._session(asked.model)
         loop = asyncio.get_running_loop()
         constraint: Callable[[], Constraint | None] = lambda: None  # noqa: E731
-        if schema is not None:
+        if (form := asked.form) is not None:
             try:
                 constraint = await loop.run_in_executor(
-                    self._encoding, self._constraints, session, schema
+                    self._encoding, self._constraints, session, form
                 )
             except OmniDraftError as error:
-                raise refused(error, "response_format") from error
+                raise refused(error, form.param) from error
         choices: list[Choice] = []
         for prompt in prompts:
             try:
@@ -197,11 +196,11 @@ class Service:
         self.answering.join(_client(request, asked), work)
         return AnswerResponse(self.answering, work, reply, bool(asked.stream))
 
-    def _constraints(self, session: Session, schema: dict[str, Any]) -> Callable[[], Constraint]:
+    def _constraints(self, session: Session, form: Form) -> Callable[[], Constraint]:
         target = session.target
         if (grammars := self._grammars.get(id(target))) is None:
             grammars = self._grammars[id(target)] = Grammars(target)
-        return partial(grammars.constraint, grammars.grammar(schema))
+        return partial(grammars.constraint, grammars.grammar(form))
 
     def _session(self, name: str) -> Session:
         if name not in self._models:

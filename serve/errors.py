@@ -104,3 +104,23 @@ def log_failure(error: BaseException) -> None:
         at = at.tb_next
     place = f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}" if at else "unknown"
     log.error("an answer failed: %s at %s", type(error).__name__, place)
+
+
+def unsupported(name: str, value: object, instead: str = "leave it out") -> ApiError:
+    """A parameter that asks for what there is not.
+
+    Args:
+        instead: what to do.
+    """
+    kind = value.get("type") if isinstance(value, dict) else None
+    what = f"{name} of the type {kind!r:.80}" if isinstance(kind, str) else name
+    return ApiError(
+        400, f"{what} is not supported: {instead}", param=name, code="unsupported_parameter"
+    )
+
+
+def unknown(name: str) -> ApiError:
+    """A parameter that nobody knows."""
+    return ApiError(
+        400, f"there is no parameter {name:.80}", param=name[:80], code="unknown_parameter"
+    )

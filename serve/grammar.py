@@ -1,10 +1,8 @@
-"""Answers that are JSON: masks over a target's tokens, by llguidance."""
+"""Answers of a form, say JSON: masks over a target's tokens, by llguidance."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Any
 
 import llguidance
 import llguidance.numpy
@@ -14,9 +12,8 @@ from numpy.typing import NDArray
 from omnidraft.runtime.errors import OmniDraftError, OptionError
 from omnidraft.runtime.models import LoadedModel
 from omnidraft.runtime.text.tokenizer import Tokenizer
+from omnidraft.serve.forms import Form
 
-MAX_SCHEMA = 100_000
-"""Characters."""
 # Finite, unlike −∞, which is refused as no number; its probability is 0 nonetheless.
 _NEVER = np.float32(-1e30)
 
@@ -32,26 +29,22 @@ class Grammars:
         self._width = target.model.vocab_size
         self._ends = sorted(each for each in target.tokenizer.eos_ids if each < self._width)
         if not self._ends:
-            raise OmniDraftError("the model has no token that ends a text, which JSON needs")
+            raise OmniDraftError(
+                "the model has no token that ends a text, so that its answers can have no form"
+            )
         wrapped = llguidance.TokenizerWrapper(_Tokens(target.tokenizer, self._width, self._ends[0]))
         self._tokenizer = llguidance.LLTokenizer(wrapped, n_vocab=self._width)
 
-    def grammar(self, schema: dict[str, Any]) -> llguidance.LLMatcher:
-        """What finds the JSON that a schema allows, at its beginning.
+    def grammar(self, form: Form) -> llguidance.LLMatcher:
+        """What finds the texts of a form, at its beginning.
 
         Raises:
-            OptionError: it cannot be told from the schema.
+            OptionError: there is no such form.
         """
-        if len(json.dumps(schema)) > MAX_SCHEMA:
-            raise OptionError(f"response_format has a schema of more than {MAX_SCHEMA} characters")
-        try:
-            grammar = llguidance.LLMatcher.grammar_from_json_schema(schema)
-        except ValueError as error:
-            raise OptionError(f"response_format has no schema that can be used: {error}") from error
-        matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0)
+        matcher = llguidance.LLMatcher(self._tokenizer, form.grammar, log_level=0)
         if matcher.is_error():
-            said = matcher.get_error().splitlines()[0]
-            raise OptionError(f"response_format has no schema that can be used: {said:.300}")
+            said = " ".join(matcher.get_error().split())
+            raise OptionError(f"{form.param} has no form that can be used: {said:.300}")
         return matcher
 
     def constraint(self, grammar: llguidance.LLMatcher) -> JsonConstraint:

@@ -281,7 +281,7 @@ REFUSED: list[tuple[str, dict[str, Any], int, str | None]] = [
         CHAT,
         {"messages": [*HELLO, {"role": "assistant", "content": None, "tool_calls": [{}]}]},
         400,
-        "messages[1].tool_calls",
+        "messages[1].tool_calls[0].id",
     ),
     (TEXT, {"prompt": ""}, 400, "prompt"),
     (TEXT, {"prompt": []}, 400, "prompt"),

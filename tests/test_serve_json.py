@@ -15,6 +15,7 @@ from tiny import write_drafter, write_target
 from omnidraft import GenerationOptions, LoadedModel, Session, load_model
 from omnidraft.runtime.options import sampling_parameters
 from omnidraft.serve.app import ServeOptions, application
+from omnidraft.serve.forms import json_form
 from omnidraft.serve.grammar import Grammars
 from omnidraft.serve.requests import Defaults
 
@@ -74,7 +75,7 @@ def test_drafted_json_is_that_of_plain_decoding(
 ) -> None:
     schema = SCHEMAS[number]
     grammars = Grammars(models[0])
-    grammar = grammars.grammar(schema)
+    grammar = grammars.grammar(json_form(schema))
     plain, drafting = Session(models[0]), Session(*models)
     proposed = 0
     for temperature, seed in SAMPLING:
@@ -101,7 +102,7 @@ def test_drafted_json_is_that_of_plain_decoding(
 def test_sampled_json_without_a_seed_is_valid(models: tuple[LoadedModel, LoadedModel]) -> None:
     """By rejection sampling, where what is drafted does matter."""
     grammars = Grammars(models[0])
-    grammar = grammars.grammar(SCHEMAS[1])
+    grammar = grammars.grammar(json_form(SCHEMAS[1]))
     session = Session(*models)
     options = GenerationOptions(60, sampling_parameters(1.0), draft_length=4, draft_confidence=0.0)
     for _ in range(10):
@@ -114,7 +115,7 @@ def test_a_mask_allows_what_the_grammar_does(models: tuple[LoadedModel, LoadedMo
     grammars = Grammars(models[0])
     texts = [b"true", b"tru1", b"17"]
     schema = {"enum": [True, 17], **TIGHT}
-    constraint = grammars.constraint(grammars.grammar(schema))
+    constraint = grammars.constraint(grammars.grammar(json_form(schema)))
     tokenizer, width = models[0].tokenizer, models[0].model.vocab_size
     chain = [tokenizer.encode(each)[0] for each in "tru1"]
     rows = constraint.masked(np.zeros((5, width), np.float32), chain, range(4))
