@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -24,6 +24,7 @@ from omnidraft.runtime.decoding.decoder import check_prompt
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.session import Prompt, Session
 from omnidraft.runtime.statistics import Statistics
+from omnidraft.runtime.text.tool_probes import Tool
 from omnidraft.serve.answering import Answering, Choice, Work
 from omnidraft.serve.errors import ApiError, refused
 from omnidraft.serve.forms import Form
@@ -37,9 +38,10 @@ from omnidraft.serve.requests import (
     Defaults,
     read_request,
 )
-from omnidraft.serve.requests import Request as Asked
 from omnidraft.serve.sending import AnswerResponse
+from omnidraft.serve.tool_replies import ToolReply
 
+Result = TypeVar("Result")
 log = logging.getLogger("omnidraft.serve")
 
 
@@ -131,48 +133,48 @@ class Service:
     async def chat(self, request: Request) -> AnswerResponse:
         """The next message of a conversation."""
         asked = read_request(ChatRequest, await read_body(request, self._options.max_body))
-        return await self._answer(
-            request,
-            asked,
-            [asked.conversation],
-            asked.wanted_logprobs,
-            ChatReply,
-            raw=False,
-        )
+        prompts = [asked.conversation]
+        target = self._session(asked.model).target
+        use = await self._encoded(asked.tool_use, target)
+        if use is None:
+            return await self._answer(request, asked, prompts, asked.form, ChatReply)
+        kind = partial(ToolReply, use)
+        return await self._answer(request, asked, prompts, use.form, kind, tools=use.shown)
 
     async def completions(self, request: Request) -> AnswerResponse:
         """How texts go on."""
         asked = read_request(CompletionRequest, await read_body(request, self._options.max_body))
         return await self._answer(
-            request, asked, asked.prompts, asked.wanted_logprobs, CompletionReply, raw=True
+            request, asked, asked.prompts, asked.form, CompletionReply, raw=True
         )
+
+    async def _encoded(self, function: Callable[..., Result], *given: Any) -> Result:
+        """The result of what reads texts or grammars, which may take a while."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._encoding, partial(function, *given))
 
     async def _answer(
         self,
         request: Request,
-        asked: Asked,
+        asked: ChatRequest | CompletionRequest,
         prompts: Sequence[Prompt],
-        logprobs: int | None,
-        kind: type[Reply],
+        form: Form | None,
+        kind: Callable[..., Reply],
         *,
-        raw: bool,
+        raw: bool = False,
+        tools: Sequence[Tool] = (),
     ) -> AnswerResponse:
         session = self._session(asked.model)
-        loop = asyncio.get_running_loop()
         constraint: Callable[[], Constraint | None] = lambda: None  # noqa: E731
-        if (form := asked.form) is not None:
+        if form is not None:
             try:
-                constraint = await loop.run_in_executor(
-                    self._encoding, self._constraints, session, form
-                )
+                constraint = await self._encoded(self._constraints, session, form)
             except OmniDraftError as error:
                 raise refused(error, form.param) from error
         choices: list[Choice] = []
         for prompt in prompts:
             try:
-                tokens = await loop.run_in_executor(
-                    self._encoding, partial(session.encode, prompt, raw=raw)
-                )
+                tokens = await self._encoded(partial(session.encode, prompt, raw=raw, tools=tools))
                 check_prompt(session.target.model, len(tokens))
             except OmniDraftError as error:
                 raise refused(error, "prompt" if raw else "messages") from error
@@ -182,7 +184,7 @@ class Service:
             for _ in range(asked.n or 1):
                 index = len(choices)
                 options = asked.generation(
-                    index, room, logprobs, self._options.defaults, raw, constraint()
+                    index, room, asked.wanted_logprobs, self._options.defaults, raw, constraint()
                 )
                 choices.append(Choice(tokens, options))
         work = Work(asked.model, session, choices)
@@ -251,7 +253,7 @@ def application(models: Mapping[str, Session], options: ServeOptions) -> Starlet
     return app
 
 
-def _client(request: Request, asked: Asked) -> Hashable:
+def _client(request: Request, asked: ChatRequest | CompletionRequest) -> Hashable:
     """Whose turn it will be: an address, the program that asks, and whom it asks for."""
     address = request.client.host if request.client else ""
     return address, request.headers.get("user-agent", ""), asked.safety_identifier or asked.user

@@ -9,10 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from omnidraft.runtime.decoding.constraint import Constraint
 from omnidraft.runtime.errors import OptionError
+from omnidraft.runtime.models import LoadedModel
 from omnidraft.runtime.options import DraftLength, GenerationOptions, sampling_parameters
 from omnidraft.serve.errors import ApiError, unknown, unsupported
 from omnidraft.serve.forms import Form, ResponseFormat, StructuredOutputs
 from omnidraft.serve.messages import Message, shown_messages
+from omnidraft.serve.tools import MAX_TOOLS, Tool, ToolChoice, ToolUse
 
 MAX_CHOICES = 16
 MAX_STOPS = 16
@@ -23,9 +25,6 @@ _NEUTRAL: Mapping[str, Sequence[Any]] = {
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
     "logit_bias": ({},),
-    "response_format": ({"type": "text"},),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
@@ -43,7 +42,7 @@ _INSTEAD = {
 }
 _UNSUPPORTED = {
     *_INSTEAD,
-    *("audio", "metadata", "moderation", "parallel_tool_calls", "prediction"),
+    *("audio", "metadata", "moderation", "prediction"),
     *("prompt_cache_retention", "reasoning_effort", "verbosity", "web_search_options"),
 }
 
@@ -167,6 +166,9 @@ class ChatRequest(Request):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
 
     def check(self) -> None:
         super().check()
@@ -174,6 +176,18 @@ class ChatRequest(Request):
             raise ApiError(
                 400, "top_logprobs is for logprobs: set logprobs to true too", param="top_logprobs"
             )
+        if not self.tools:
+            if self.tool_choice not in (None, "none", "auto"):
+                raise ApiError(400, "tool_choice needs tools to choose from", param="tool_choice")
+            if self.parallel_tool_calls is not None:
+                raise ApiError(
+                    400, "parallel_tool_calls is for tools: give some", param="parallel_tool_calls"
+                )
+        elif self.tool_choice != "none":
+            for name in ("response_format", "structured_outputs", "logprobs"):
+                value = getattr(self, name)
+                if value and getattr(value, "type", None) != "text":
+                    raise unsupported(name, None, "beside tools leave it out")
         both = (self.max_tokens, self.max_completion_tokens)
         if None not in both and both[0] != both[1]:
             raise ApiError(
@@ -193,6 +207,17 @@ class ChatRequest(Request):
                 param="structured_outputs",
             )
         return asked or super().form
+
+    def tool_use(self, target: LoadedModel) -> ToolUse | None:
+        """How its tools are used; None: there are none, or none may be called.
+
+        Raises:
+            ApiError: 400: see ``ToolUse``.
+        """
+        choice = self.tool_choice or "auto"
+        if not self.tools or choice == "none":
+            return None
+        return ToolUse(self.tools, choice, self.parallel_tool_calls is not False, target)
 
     @property
     def conversation(self) -> list[dict[str, Any]]:
