@@ -22,7 +22,7 @@ class Form(NamedTuple):
 
     Attributes:
         param: where the request asks for it.
-        grammar: as llguidance takes it.
+        grammar: in llguidance's Lark.
     """
 
     param: str
@@ -33,13 +33,11 @@ def json_form(schema: dict[str, Any], param: str = "response_format") -> Form:
     """JSON that fits a schema.
 
     Raises:
-        ApiError: 400: the schema is too long, or none.
+        ApiError: 400: the schema is too long.
     """
-    _check_length(param, json.dumps(schema))
-    try:
-        return Form(param, llguidance.LLMatcher.grammar_from_json_schema(schema))
-    except ValueError as error:  # it holds a number that is none
-        raise _refused(param, f"has no schema that can be used: {error}") from error
+    text = json.dumps(schema)
+    _check_length(param, text)
+    return Form(param, f"start: %json {text}\n")
 
 
 class _Schema(BaseModel):
@@ -111,17 +109,16 @@ class StructuredOutputs(BaseModel):
             return json_form(self.json_, param)
         if self.regex is not None:
             _check_length(param, self.regex)
-            return Form(param, llguidance.LLMatcher.grammar_from_regex(self.regex))
+            made = json.loads(llguidance.LLMatcher.grammar_from_regex(self.regex))
+            return Form(param, made["grammars"][0]["lark_grammar"])
         if self.choice is not None:
             quoted = " | ".join(map(json.dumps, self.choice))
             _check_length(param, quoted)
-            grammar = f"start: CHOICE\nCHOICE: {quoted}\n"
-        else:
-            assert self.grammar is not None
-            _check_length(param, self.grammar)
-            _check_lark(param, self.grammar)
-            grammar = self.grammar
-        return Form(param, llguidance.LLMatcher.grammar_from_lark(grammar))
+            return Form(param, f"start: CHOICE\nCHOICE: {quoted}\n")
+        assert self.grammar is not None
+        _check_length(param, self.grammar)
+        _check_lark(param, self.grammar)
+        return Form(param, self.grammar)
 
 
 def _check_length(param: str, text: str) -> None:

@@ -16,6 +16,8 @@ from omnidraft.serve.forms import Form
 
 # Finite, unlike −∞, which is refused as no number; its probability is 0 nonetheless.
 _NEVER = np.float32(-1e30)
+# Where only one text may come it may be of any tokens, of which the target has the choice.
+_ANY_SPELLING = '%llguidance {"no_forcing": true}\n'
 
 
 class Grammars:
@@ -41,7 +43,8 @@ class Grammars:
         Raises:
             OptionError: there is no such form.
         """
-        matcher = llguidance.LLMatcher(self._tokenizer, form.grammar, log_level=0)
+        grammar = llguidance.LLMatcher.grammar_from_lark(_ANY_SPELLING + form.grammar)
+        matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0)
         if matcher.is_error():
             said = " ".join(matcher.get_error().split())
             raise OptionError(f"{form.param} has no form that can be used: {said:.300}")

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-import llguidance
 from pydantic import BaseModel, ConfigDict, Field
 
 from omnidraft.runtime.models import LoadedModel
@@ -138,7 +137,7 @@ class ToolUse:
             if len(json.dumps(schemas)) > MAX_FORM:
                 raise _refused("tools", f"have schemas of more than {MAX_FORM:,} characters")
             grammar = call_grammar(form, schemas, target, free=free, several=several)
-            self.form = Form("tools", llguidance.LLMatcher.grammar_from_lark(grammar))
+            self.form = Form("tools", grammar)
 
     def reader(self) -> CallReader:
         """For one answer."""

@@ -134,6 +134,27 @@ def test_a_mask_allows_what_the_grammar_does(models: tuple[LoadedModel, LoadedMo
     assert {t for t in range(width) if row[t] == 0} == set(tokenizer.eos_ids)
 
 
+def test_what_must_come_may_be_spelled_in_any_way(
+    models: tuple[LoadedModel, LoadedModel],
+) -> None:
+    """As the target would: not character by character."""
+    grammars = Grammars(models[0])
+    tokenizer, width = models[0].tokenizer, models[0].model.vocab_size
+    schema = {"const": {"quick brown": "the lazy fox"}, **TIGHT}
+    text = json.dumps(schema["const"], separators=(",", ":"))
+    usual, bytewise = tokenizer.encode(text), [tokenizer.encode(each)[0] for each in text]
+    assert len(usual) < len(bytewise) - 5
+    for tokens in (usual, bytewise):
+        constraint = grammars.constraint(grammars.grammar(json_form(schema)))
+        rows = constraint.masked(
+            np.zeros((1 + len(tokens), width), np.float32), tokens, range(len(tokens))
+        )
+        assert all(row[token] == 0 for row, token in zip(rows, tokens, strict=False))
+        constraint.advance(tokens)
+        (row,) = constraint.masked(np.zeros((1, width), np.float32), [], [])
+        assert {t for t in range(width) if row[t] == 0} == set(tokenizer.eos_ids)
+
+
 def ask(client: TestClient, form: Any, **options: Any) -> Any:
     return client.post(
         "/v1/chat/completions",
