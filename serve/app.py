@@ -26,6 +26,7 @@ from omnidraft.runtime.session import Prompt, Session
 from omnidraft.runtime.statistics import Statistics
 from omnidraft.runtime.text.tool_probes import Tool
 from omnidraft.serve.answering import Answering, Choice, Work
+from omnidraft.serve.description import description
 from omnidraft.serve.errors import ApiError, refused
 from omnidraft.serve.forms import Form
 from omnidraft.serve.grammar import Grammars
@@ -119,6 +120,10 @@ class Service:
     async def show_metrics(self, request: Request) -> Response:
         """For Prometheus."""
         return Response(self.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def describe(self, request: Request) -> Response:
+        """What it answers, for programs."""
+        return JSONResponse(description())
 
     async def models(self, request: Request) -> Response:
         """Which models there are."""
@@ -236,6 +241,7 @@ def application(models: Mapping[str, Session], options: ServeOptions) -> Starlet
         routes=[
             Route("/health", service.health),
             Route("/metrics", service.show_metrics),
+            Route("/openapi.json", service.describe),
             Route("/v1/models", service.models),
             Route("/v1/models/{name:path}", service.model),
             Route("/v1/chat/completions", service.chat, methods=["POST"]),

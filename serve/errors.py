@@ -16,6 +16,20 @@ from omnidraft.runtime.errors import (
 )
 
 log = logging.getLogger("omnidraft.serve")
+STATUSES = {
+    400: "The request is none, or asks for what there is not.",
+    401: "The key is missing or wrong.",
+    403: "It was not asked by a program that may.",
+    404: "There is no such model.",
+    405: "The path does not take this method.",
+    408: "The request came too slowly.",
+    413: "The request is too large.",
+    415: "The request does not say that it is JSON.",
+    429: "Too many requests wait.",
+    500: "The model failed.",
+    503: "The server ends, or the model is in use.",
+}
+"""Those with which a request is not answered."""
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 

@@ -16,6 +16,15 @@ _NOT_IN_MESSAGES = {
 }
 
 
+def _closed(schema: dict[str, Any]) -> None:
+    """Describe what is refused by its name."""
+    schema["additionalProperties"] = False
+    for name in sorted(_NOT_IN_MESSAGES):
+        # Of a tool's message it may be given; it is that of the call nonetheless.
+        value = {"type": ["string", "null"]} if name == "name" else {"enum": [None, []]}
+        schema["properties"].setdefault(name, value)
+
+
 class _Called(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -51,7 +60,7 @@ class _ToolCall(BaseModel):
 class Message(BaseModel):
     """One message."""
 
-    model_config = ConfigDict(extra="allow", strict=True)
+    model_config = ConfigDict(extra="allow", strict=True, json_schema_extra=_closed)
 
     role: str = Field(min_length=1, max_length=64)
     content: str | list[dict[str, Any]] | None = None

@@ -47,6 +47,13 @@ _UNSUPPORTED = {
 }
 
 
+def _closed(schema: dict[str, Any]) -> None:
+    """Describe what is refused by its name."""
+    schema["additionalProperties"] = False
+    for name, values in _NEUTRAL.items():
+        schema["properties"].setdefault(name, {"enum": [*values, None]})
+
+
 class _StreamOptions(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -56,7 +63,9 @@ class _StreamOptions(BaseModel):
 class Request(BaseModel):
     """What both kinds of requests may hold."""
 
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="allow", strict=True, allow_inf_nan=False, json_schema_extra=_closed
+    )
 
     model: str
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -326,8 +335,12 @@ def _refuse_unsupported(extra: Mapping[str, Any], where: str) -> None:
         known = name in _NEUTRAL or name in _UNSUPPORTED
         if not known:
             raise unknown(where + name)
-        same = (value == each and type(value) is not bool for each in _NEUTRAL.get(name, ()))
-        if value is None or (value is False and False in _NEUTRAL.get(name, ())) or any(same):
+        # 0 is not the same as false, which Python thinks.
+        neutral = (
+            value == each and (type(value) is bool) == (type(each) is bool)
+            for each in _NEUTRAL.get(name, ())
+        )
+        if value is None or any(neutral):
             continue
         instead = f"use {_INSTEAD[name]}" if name in _INSTEAD else "leave it out"
         raise unsupported(where + name, value, instead)

@@ -240,6 +240,8 @@ REFUSED: list[tuple[str, dict[str, Any], int, str | None]] = [
             "parallel_tool_calls": True,
             "web_search_options": {},
             "store": True,
+            "echo": 0,
+            "best_of": True,
             "metadata": {"a": "b"},
             "service_tier": "priority",
             "no_such_thing": None,

@@ -86,15 +86,16 @@ def segments(
     """Render a conversation and cut it at the template's markers.
 
     A character that nobody uses is put into the names that stand in messages and tools, so that
-    those which are found in the rendered text are the template's. What an answer of the model says of its
-    thoughts and calls was markers, and is left alone.
+    those which are found in the rendered text are the template's. What an answer of the model says
+    of its thoughts and calls was markers, and is left alone.
 
     Args:
         render: the text of a conversation, and of the tools in it.
         markers: by name.
 
     Returns:
-        None if no message and no tool holds such a name, so that every one in the text is the template's.
+        None if no message and no tool holds such a name, so that every one in the text is the
+        template's.
     """
     typed = "".join(_texts([*map(_without_role, messages), tools]))
     present = {name for name in markers if name in typed}

@@ -10,8 +10,8 @@ from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.text.chat import Message
 
 Tool = Mapping[str, Any]
-"""A function that may be called, as OpenAI describes it: ``{"type": "function", "function": {"name":
-…, "description": …, "parameters": JSON schema}}``."""
+"""A function that may be called, as OpenAI describes it: ``{"type": "function", "function":
+{"name": …, "description": …, "parameters": JSON schema}}``."""
 Render = Callable[[Sequence[Message], Sequence[Tool]], str]
 
 PROBE_NAME, PROBE_ARGUMENTS = "probe_314159", {"measure": "271828"}
