@@ -21,7 +21,9 @@ def _closed(schema: dict[str, Any]) -> None:
     schema["additionalProperties"] = False
     for name in sorted(_NOT_IN_MESSAGES):
         # Of a tool's message it may be given; it is that of the call nonetheless.
-        value = {"type": ["string", "null"]} if name == "name" else {"enum": [None, []]}
+        value: dict[str, Any] = {"enum": [None, []]}
+        if name == "name":
+            value = {"type": ["string", "null"]}
         schema["properties"].setdefault(name, value)
 
 
@@ -30,6 +32,8 @@ class _Called(BaseModel):
 
     name: str
     arguments: str
+    parsed_arguments: Any = None
+    """The same again, as the package openai has it in answers that it read."""
 
 
 class _ToolCall(BaseModel):
@@ -66,6 +70,8 @@ class Message(BaseModel):
     content: str | list[dict[str, Any]] | None = None
     tool_calls: list[_ToolCall] | None = None
     tool_call_id: str | None = None
+    parsed: Any = None
+    """The content again, as the package openai has it in answers that it read."""
 
     def shown(self, place: str, calls: dict[str, str]) -> dict[str, Any]:
         """The message as templates take it.

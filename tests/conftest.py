@@ -50,6 +50,7 @@ LACKING = (
     r"needs a pseudo-terminal",
     r"threads have priorities of their own on Linux",
     r"memory is read from Linux's /proc",
+    r"curl is not installed",
     # A cross compiler, an emulator, and ONNX Runtime for the other processor.
     r"64-bit Arm: ",
 )
