@@ -41,13 +41,12 @@ LLAMA = CallFormat("", "", "", False, "parameters")
 PYTHON_TAG = "<|python_tag|>"
 """May stand before a call of Llama's."""
 
-# What templates make of a call.
-_NAMED = rf'\{{"name": "{PROBE_NAME}", "%s": {re.escape(json.dumps(PROBE_ARGUMENTS))}'
+# Where templates put a call, and white space before it.
 _SHOWN = (
-    (HERMES, rf"<tool_call>(\s*){_NAMED % 'arguments'}\}}\s*</tool_call>"),
-    (LISTED, rf"<tool_call>(\s*)\[\s*{_NAMED % 'arguments'}\}}\s*\]\s*</tool_call>"),
-    (MISTRAL, rf"\[TOOL_CALLS\](\s*)\[{_NAMED % 'arguments'}"),
-    (LLAMA, rf"(){_NAMED % 'parameters'}\}}"),
+    (HERMES, r"<tool_call>(\s*)(?=\{)"),
+    (LISTED, r"<tool_call>(\s*)\[\s*(?=\{)"),
+    (MISTRAL, r"\[TOOL_CALLS\](\s*)\[(?=\{)"),
+    (LLAMA, rf'()(?=\{{\s*"name": "{PROBE_NAME}")'),
 )
 # What templates that show no calls say of them.
 _SAID = ((LISTED, r"<tool_call>\s*\["), (HERMES, r"<tool_call>"))
@@ -55,11 +54,22 @@ _SAID = ((LISTED, r"<tool_call>\s*\["), (HERMES, r"<tool_call>"))
 
 def call_format(tokenizer: Tokenizer) -> CallFormat | None:
     """How a model writes calls, by its chat template; None: in no way that is known."""
+    text = tokenizer.call_text or ""
     for each, pattern in _SHOWN:
-        if found := re.search(pattern, tokenizer.call_text or ""):
+        found = re.search(pattern, text)
+        if found and _is_call(text[found.end() :], each):
             return replace(each, space=found[1])
     said = (each for each, pattern in _SAID if re.search(pattern, tokenizer.tools_text or ""))
     return next(said, None)
+
+
+def _is_call(text: str, form: CallFormat) -> bool:
+    """Whether a text begins with the call that was shown to a template."""
+    try:
+        value, _ = json.JSONDecoder().raw_decode(text)
+    except ValueError:
+        return False
+    return value.get("name") == PROBE_NAME and value.get(form.arguments) == PROBE_ARGUMENTS
 
 
 class Call(NamedTuple):

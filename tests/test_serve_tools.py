@@ -23,10 +23,12 @@ FORMATS = {
     "listed": LISTED,
     "mistral": MISTRAL,
     "llama": LLAMA,
+    "turned": HERMES,
+    "said": LISTED,
     "unknown": None,
     "no calls": None,
 }
-KNOWN = [name for name, form in FORMATS.items() if form]
+KNOWN = ["hermes", "spelled", "listed", "mistral", "llama"]
 DRAFTS = Defaults(temperature=0, draft_length=4, draft_confidence=0)
 PLAIN = Defaults(temperature=0, draft_length=0)
 WEATHER: dict[str, Any] = {

@@ -40,6 +40,14 @@ TEMPLATES = {
     "listed": _template(f"<tool_call>[{EACH.replace('ONE', _CALL)}]</tool_call>"),
     "mistral": _template(f"[TOOL_CALLS] [{EACH.replace('ONE', _CALL)}]"),
     "llama": _template(EACH.replace("ONE", CALL.replace("ARGUMENTS", "parameters"))),
+    "turned": _template(
+        '\n<tool_call>\n{ "arguments": {{ m.tool_calls[0].function.arguments | tojson }}, "name": '
+        '"{{ m.tool_calls[0].function.name }}"}\n</tool_call> '
+    ),
+    "said": TOOLS_SHOWN
+    + "Call by <tool_call>[..]</tool_call>"
+    + MESSAGE.replace("CALLS", "")
+    + ANSWER,
     "unknown": _template("call:{{ m.tool_calls }}"),
     "no calls": TOOLS_SHOWN + MESSAGE.replace("CALLS", "") + ANSWER,
 }
