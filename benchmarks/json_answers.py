@@ -20,6 +20,7 @@ import typer
 
 import omnidraft
 from omnidraft.opening import open_pair
+from omnidraft.serve.forms import json_form
 from omnidraft.serve.grammar import Grammars
 
 
@@ -95,7 +96,7 @@ def main(
         answers = {}
         for way in ways[number % 3 :] + ways[: number % 3]:
             session, grammars = sessions[way]
-            constraint = grammars.constraint(grammars.grammar(SCHEMAS[name]))
+            constraint = grammars.constraint(grammars.grammar(json_form(SCHEMAS[name])))
             session.forget()
             answers[way] = session.generate(prompt, replace(options, constraint=constraint))
             runs[way].append(answers[way].stats)

@@ -22,6 +22,7 @@ from omnidraft.runtime.options import GenerationOptions
 from omnidraft.runtime.pairing import Pairing
 from omnidraft.runtime.statistics import Statistics
 from omnidraft.runtime.text.chat import Message
+from omnidraft.runtime.text.tool_probes import Tool
 
 if TYPE_CHECKING:
     from omnidraft.runtime.learning.learner import AdapterChoice, Learner
@@ -120,12 +121,13 @@ class Session:
         assert self._pairing is not None
         self._pairing.cache = cache
 
-    def encode(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
+    def encode(self, prompt: Prompt, *, raw: bool = False, tools: Sequence[Tool] = ()) -> list[int]:
         """Target tokens of a prompt, through the chat template where there is one.
 
         Args:
             raw: take a text without the template; names of special tokens in it are these tokens,
                 which they are not in a message.
+            tools: what the model may call, of messages.
 
         Raises:
             OmniDraftError: text that is not valid Unicode, or for which the model lacks a token;
@@ -142,7 +144,7 @@ class Session:
             if not tokens and tokenizer.bos_id is not None:
                 tokens = [tokenizer.bos_id]
         else:
-            tokens = self._encode_sequence(prompt)
+            tokens = self._encode_sequence(prompt, tools)
         width = self.target.model.vocab_size
         if unknown := sorted({token for token in tokens if not 0 <= token < width}):
             if not isinstance(prompt, str):
@@ -158,7 +160,9 @@ class Session:
             )
         return tokens
 
-    def _encode_sequence(self, prompt: Sequence[Message] | Sequence[int]) -> list[int]:
+    def _encode_sequence(
+        self, prompt: Sequence[Message] | Sequence[int], tools: Sequence[Tool]
+    ) -> list[int]:
         tokens: list[int] = []
         messages: list[Message] = []
         if isinstance(prompt, bytes | bytearray) or not isinstance(prompt, Sequence):
@@ -183,7 +187,7 @@ class Session:
         if not messages:
             return tokens
         self.target.tokenizer.check_roles(messages)
-        return self.target.tokenizer.encode_chat(messages)
+        return self.target.tokenizer.encode_chat(messages, tools)
 
     def stream(
         self,

@@ -3,10 +3,13 @@
 One request after the other is answered, by one thread, whatever the number of models: a machine
 that computes two answers at once makes both of them slower.
 
-- ``requests``: what may be asked, and what is refused by its name;
+- ``requests``: what may be asked, and what is refused by its name; ``messages``: conversations;
+- ``forms``: what answers are held to; ``grammar``: the masks for it;
+- ``tools``: functions that may be called; ``calls``: how models write calls; ``call_grammar``;
 - ``turns``: who is next; ``answering``: the thread, and requests that wait for it;
-- ``replies``: answers as OpenAI's objects; ``sending``: them on the wire, whole or streamed;
+- ``replies``, ``tool_replies``: answers as OpenAI's objects; ``sending``: them on the wire, whole
+  or streamed;
 - ``drafting``: what is told of drafting beside OpenAI's fields; ``page``: the page at ``/``;
 - ``guard``: who may ask at all; ``errors``: refusals in OpenAI's form; ``metrics``;
-- ``app``: the routes; ``server``: the process.
+- ``description``: all that for programs; ``app``: the routes; ``server``: the process.
 """

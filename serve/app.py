@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -24,9 +24,12 @@ from omnidraft.runtime.decoding.decoder import check_prompt
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.session import Prompt, Session
 from omnidraft.runtime.statistics import Statistics
+from omnidraft.runtime.text.tool_probes import Tool
 from omnidraft.serve.answering import Answering, Choice, Work
+from omnidraft.serve.description import description
 from omnidraft.serve.drafting import FIELD, DraftingTold, described
 from omnidraft.serve.errors import ApiError, refused
+from omnidraft.serve.forms import Form
 from omnidraft.serve.grammar import Grammars
 from omnidraft.serve.guard import Guard, read_body
 from omnidraft.serve.metrics import CONTENT_TYPE, Metrics
@@ -38,9 +41,10 @@ from omnidraft.serve.requests import (
     Defaults,
     read_request,
 )
-from omnidraft.serve.requests import Request as Asked
 from omnidraft.serve.sending import AnswerResponse
+from omnidraft.serve.tool_replies import ToolReply
 
+Result = TypeVar("Result")
 log = logging.getLogger("omnidraft.serve")
 
 
@@ -119,6 +123,10 @@ class Service:
         """For Prometheus."""
         return Response(self.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
+    async def describe(self, request: Request) -> Response:
+        """What it answers, for programs."""
+        return JSONResponse(description())
+
     async def models(self, request: Request) -> Response:
         """Which models there are."""
         return JSONResponse({"object": "list", "data": [self._described(n) for n in self._models]})
@@ -132,54 +140,52 @@ class Service:
     async def chat(self, request: Request) -> AnswerResponse:
         """The next message of a conversation."""
         asked = read_request(ChatRequest, await read_body(request, self._options.max_body))
-        return await self._answer(
-            request,
-            asked,
-            [asked.conversation],
-            asked.wanted_logprobs,
-            ChatReply,
-            raw=False,
-            schema=asked.wanted_schema,
-        )
+        prompts = [asked.conversation]
+        target = self._session(asked.model).target
+        use = await self._encoded(asked.tool_use, target)
+        if use is None:
+            return await self._answer(request, asked, prompts, asked.form, ChatReply)
+        kind = partial(ToolReply, use)
+        return await self._answer(request, asked, prompts, use.form, kind, tools=use.shown)
 
     async def completions(self, request: Request) -> AnswerResponse:
         """How texts go on."""
         asked = read_request(CompletionRequest, await read_body(request, self._options.max_body))
         return await self._answer(
-            request, asked, asked.prompts, asked.wanted_logprobs, CompletionReply, raw=True
+            request, asked, asked.prompts, asked.form, CompletionReply, raw=True
         )
+
+    async def _encoded(self, function: Callable[..., Result], *given: Any) -> Result:
+        """The result of what reads texts or grammars, which may take a while."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._encoding, partial(function, *given))
 
     async def _answer(
         self,
         request: Request,
-        asked: Asked,
+        asked: ChatRequest | CompletionRequest,
         prompts: Sequence[Prompt],
-        logprobs: int | None,
-        kind: type[Reply],
+        form: Form | None,
+        kind: Callable[..., Reply],
         *,
-        raw: bool,
-        schema: dict[str, Any] | None = None,
+        raw: bool = False,
+        tools: Sequence[Tool] = (),
     ) -> AnswerResponse:
         session = self._session(asked.model)
-        loop = asyncio.get_running_loop()
         constraint: Callable[[], Constraint | None] = lambda: None  # noqa: E731
         if session.drafter is None and asked.draft_length not in (None, 0, "auto"):
             raise ApiError(
                 400, "nothing is drafted for this model: leave it out", param="draft_length"
             )
-        if schema is not None:
+        if form is not None:
             try:
-                constraint = await loop.run_in_executor(
-                    self._encoding, self._constraints, session, schema
-                )
+                constraint = await self._encoded(self._constraints, session, form)
             except OmniDraftError as error:
-                raise refused(error, "response_format") from error
+                raise refused(error, form.param) from error
         choices: list[Choice] = []
         for prompt in prompts:
             try:
-                tokens = await loop.run_in_executor(
-                    self._encoding, partial(session.encode, prompt, raw=raw)
-                )
+                tokens = await self._encoded(partial(session.encode, prompt, raw=raw, tools=tools))
                 check_prompt(session.target.model, len(tokens))
             except OmniDraftError as error:
                 raise refused(error, "prompt" if raw else "messages") from error
@@ -189,7 +195,7 @@ class Service:
             for _ in range(asked.n or 1):
                 index = len(choices)
                 options = asked.generation(
-                    index, room, logprobs, self._options.defaults, raw, constraint()
+                    index, room, asked.wanted_logprobs, self._options.defaults, raw, constraint()
                 )
                 choices.append(Choice(tokens, options))
         work = Work(asked.model, session, choices)
@@ -204,11 +210,11 @@ class Service:
         drafting = DraftingTold(reply) if asked.include_drafting else None
         return AnswerResponse(self.answering, work, reply, bool(asked.stream), drafting)
 
-    def _constraints(self, session: Session, schema: dict[str, Any]) -> Callable[[], Constraint]:
+    def _constraints(self, session: Session, form: Form) -> Callable[[], Constraint]:
         models = session.target, session.drafter
         if (grammars := self._grammars.get(which := (id(models[0]), id(models[1])))) is None:
             grammars = self._grammars[which] = Grammars(*models)
-        return partial(grammars.constraint, grammars.grammar(schema))
+        return partial(grammars.constraint, grammars.grammar(form))
 
     def _session(self, name: str) -> Session:
         if name not in self._models:
@@ -249,6 +255,7 @@ def application(models: Mapping[str, Session], options: ServeOptions) -> Starlet
         routes=[
             Route("/health", service.health),
             Route("/metrics", service.show_metrics),
+            Route("/openapi.json", service.describe),
             Route("/v1/models", service.models),
             Route("/v1/models/{name:path}", service.model),
             Route("/v1/chat/completions", service.chat, methods=["POST"]),
@@ -270,7 +277,7 @@ def application(models: Mapping[str, Session], options: ServeOptions) -> Starlet
     return app
 
 
-def _client(request: Request, asked: Asked) -> Hashable:
+def _client(request: Request, asked: ChatRequest | CompletionRequest) -> Hashable:
     """Whose turn it will be: an address, the program that asks, and whom it asks for."""
     address = request.client.host if request.client else ""
     return address, request.headers.get("user-agent", ""), asked.safety_identifier or asked.user

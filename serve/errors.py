@@ -16,6 +16,20 @@ from omnidraft.runtime.errors import (
 )
 
 log = logging.getLogger("omnidraft.serve")
+STATUSES = {
+    400: "The request is none, or asks for what there is not.",
+    401: "The key is missing or wrong.",
+    403: "It was not asked by a program that may.",
+    404: "There is no such model.",
+    405: "The path does not take this method.",
+    408: "The request came too slowly.",
+    413: "The request is too large.",
+    415: "The request does not say that it is JSON.",
+    429: "Too many requests wait.",
+    500: "The model failed.",
+    503: "The server ends, or the model is in use.",
+}
+"""Those with which a request is not answered."""
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
@@ -104,3 +118,23 @@ def log_failure(error: BaseException) -> None:
         at = at.tb_next
     place = f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}" if at else "unknown"
     log.error("an answer failed: %s at %s", type(error).__name__, place)
+
+
+def unsupported(name: str, value: object, instead: str = "leave it out") -> ApiError:
+    """A parameter that asks for what there is not.
+
+    Args:
+        instead: what to do.
+    """
+    kind = value.get("type") if isinstance(value, dict) else None
+    what = f"{name} of the type {kind!r:.80}" if isinstance(kind, str) else name
+    return ApiError(
+        400, f"{what} is not supported: {instead}", param=name, code="unsupported_parameter"
+    )
+
+
+def unknown(name: str) -> ApiError:
+    """A parameter that nobody knows."""
+    return ApiError(
+        400, f"there is no parameter {name:.80}", param=name[:80], code="unknown_parameter"
+    )

@@ -1,10 +1,9 @@
-"""Answers that are JSON: masks over a target's tokens, by llguidance."""
+"""Answers of a form, say JSON: masks over a target's tokens, by llguidance."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import llguidance
 import llguidance.numpy
@@ -14,14 +13,12 @@ from numpy.typing import NDArray
 from omnidraft.runtime.errors import OmniDraftError, OptionError
 from omnidraft.runtime.models import LoadedModel
 from omnidraft.runtime.text.tokenizer import Tokenizer
+from omnidraft.serve.forms import Form
 
-MAX_SCHEMA = 100_000
-"""Characters."""
-# White space between the parts of JSON, where a schema says nothing of it: a line break and an
-# indentation. Small models write white space for ever where they may.
-_LAYOUT = {"whitespace_flexible": True, "whitespace_pattern": r"\n?[ \t]{0,20}"}
 # Finite, unlike −∞, which is refused as no number; its probability is 0 nonetheless.
 _NEVER = np.float32(-1e30)
+# Where only one text may come it may be of any tokens, of which the target has the choice.
+_ANY_SPELLING = '%llguidance {"no_forcing": true}\n'
 
 
 class Grammar(NamedTuple):
@@ -44,7 +41,9 @@ class Grammars:
     def __init__(self, target: LoadedModel, drafter: LoadedModel | None = None) -> None:
         self._target = _Vocabulary(target.tokenizer, target.model.vocab_size)
         if not any(each < target.model.vocab_size for each in self._target.ends):
-            raise OmniDraftError("the model has no token that ends a text, which JSON needs")
+            raise OmniDraftError(
+                "the model has no token that ends a text, so that its answers can have no form"
+            )
         self._drafter = None
         if drafter is not None:
             vocabulary = _Vocabulary(drafter.tokenizer, drafter.model.vocab_size)
@@ -52,24 +51,17 @@ class Grammars:
             if vocabulary.ends and vocabulary.spells_bytes:
                 self._drafter = vocabulary
 
-    def grammar(self, schema: dict[str, Any]) -> Grammar:
-        """What finds the JSON that a schema allows, at its beginning.
+    def grammar(self, form: Form) -> Grammar:
+        """What finds the texts of a form, at its beginning.
 
         Raises:
-            OptionError: it cannot be told from the schema.
+            OptionError: there is no such form.
         """
-        if len(json.dumps(schema)) > MAX_SCHEMA:
-            raise OptionError(f"response_format has a schema of more than {MAX_SCHEMA} characters")
-        try:
-            grammar = llguidance.LLMatcher.grammar_from_json_schema(
-                {"x-guidance": _LAYOUT, **schema}
-            )
-        except ValueError as error:
-            raise OptionError(f"response_format has no schema that can be used: {error}") from error
+        grammar = llguidance.LLMatcher.grammar_from_lark(_ANY_SPELLING + form.grammar)
         matcher = self._target.matcher(grammar)
         if matcher.is_error():
-            said = matcher.get_error().splitlines()[0]
-            raise OptionError(f"response_format has no schema that can be used: {said:.300}")
+            said = " ".join(matcher.get_error().split())
+            raise OptionError(f"{form.param} has no form that can be used: {said:.300}")
         return Grammar(matcher, self._drafter.matcher(grammar) if self._drafter else None)
 
     def constraint(self, grammar: Grammar) -> JsonConstraint:

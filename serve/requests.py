@@ -9,20 +9,22 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from omnidraft.runtime.decoding.constraint import Constraint
 from omnidraft.runtime.errors import OptionError
+from omnidraft.runtime.models import LoadedModel
 from omnidraft.runtime.options import DraftLength, GenerationOptions, sampling_parameters
-from omnidraft.serve.errors import ApiError
+from omnidraft.serve.errors import ApiError, unknown, unsupported
+from omnidraft.serve.forms import Form, ResponseFormat, StructuredOutputs
+from omnidraft.serve.messages import Message, shown_messages
+from omnidraft.serve.tools import MAX_TOOLS, Tool, ToolChoice, ToolUse
 
 MAX_CHOICES = 16
 MAX_STOPS = 16
 
+_FORMS = ("json", "regex", "choice", "grammar")
 # What asks for nothing: these values of what is not supported are taken.
 _NEUTRAL: Mapping[str, Sequence[Any]] = {
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
     "logit_bias": ({},),
-    "response_format": ({"type": "text"},),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
@@ -32,46 +34,24 @@ _NEUTRAL: Mapping[str, Sequence[Any]] = {
     "best_of": (1,),
     "suffix": ("",),
 }
+# Other servers' names of what goes by one name here.
+_INSTEAD = {
+    "grammar": "structured_outputs.grammar",
+    "json_schema": "response_format",
+    **{f"guided_{each}": f"structured_outputs.{each}" for each in _FORMS},
+}
 _UNSUPPORTED = {
-    *("audio", "metadata", "moderation", "parallel_tool_calls", "prediction"),
+    *_INSTEAD,
+    *("audio", "metadata", "moderation", "prediction"),
     *("prompt_cache_retention", "reasoning_effort", "verbosity", "web_search_options"),
 }
-_NOT_IN_MESSAGES = {"audio", "function_call", "name", "refusal", "tool_call_id", "tool_calls"}
 
 
-class _Message(BaseModel):
-    model_config = ConfigDict(extra="allow", strict=True)
-
-    role: str = Field(min_length=1, max_length=64)
-    content: str | list[dict[str, Any]] | None = None
-
-    def text(self, place: str) -> str:
-        """What it says.
-
-        Args:
-            place: where the message stands in the request.
-
-        Raises:
-            ApiError: 400: it holds more than text, which is named.
-        """
-        for name, value in (self.model_extra or {}).items():
-            if name not in _NOT_IN_MESSAGES:
-                raise _unknown(f"{place}.{name}")
-            if value not in (None, []):
-                raise _unsupported(f"{place}.{name}", value)
-        if self.content is None:
-            raise ApiError(400, f"{place}.content is missing", param=f"{place}.content")
-        if isinstance(self.content, str):
-            return self.content
-        for index, part in enumerate(self.content):
-            where = f"{place}.content[{index}]"
-            if part.get("type") != "text":
-                raise _unsupported(where, part)
-            if part.keys() != {"type", "text"} or not isinstance(part["text"], str):
-                raise ApiError(
-                    400, f"{where} must hold a type and a text and nothing else", param=where
-                )
-        return "".join(part["text"] for part in self.content)
+def _closed(schema: dict[str, Any]) -> None:
+    """Describe what is refused by its name."""
+    schema["additionalProperties"] = False
+    for name, values in _NEUTRAL.items():
+        schema["properties"].setdefault(name, {"enum": [*values, None]})
 
 
 class _StreamOptions(BaseModel):
@@ -81,26 +61,12 @@ class _StreamOptions(BaseModel):
     include_drafting: bool | None = None
 
 
-class _Schema(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
-
-    name: str | None = None
-    description: str | None = None
-    strict: bool | None = None
-    schema_: dict[str, Any] = Field(default_factory=dict, alias="schema")
-
-
-class _ResponseFormat(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    type: str
-    json_schema: _Schema | None = None
-
-
 class Request(BaseModel):
     """What both kinds of requests may hold."""
 
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="allow", strict=True, allow_inf_nan=False, json_schema_extra=_closed
+    )
 
     model: str
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -118,6 +84,7 @@ class Request(BaseModel):
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    structured_outputs: StructuredOutputs | None = None
 
     @property
     def include_usage(self) -> bool:
@@ -128,6 +95,15 @@ class Request(BaseModel):
     def include_drafting(self) -> bool:
         """Whether the chunks of a stream tell how their text came about."""
         return bool(self.stream_options and self.stream_options.include_drafting)
+
+    @property
+    def form(self) -> Form | None:
+        """What the answer is held to; None: it may be any text.
+
+        Raises:
+            ApiError: 400: there is no such form, or it cannot be used.
+        """
+        return None if self.structured_outputs is None else self.structured_outputs.form()
 
     def check(self) -> None:
         """Refuse what is not supported.
@@ -203,11 +179,14 @@ class Request(BaseModel):
 class ChatRequest(Request):
     """``POST /v1/chat/completions``."""
 
-    messages: Annotated[list[_Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    response_format: _ResponseFormat | None = None
+    response_format: ResponseFormat | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
 
     def check(self) -> None:
         super().check()
@@ -215,15 +194,18 @@ class ChatRequest(Request):
             raise ApiError(
                 400, "top_logprobs is for logprobs: set logprobs to true too", param="top_logprobs"
             )
-        form = self.response_format
-        if form is not None and form.type not in ("text", "json_object", "json_schema"):
-            raise _unsupported("response_format", {"type": form.type})
-        if form is not None and (form.type == "json_schema") != (form.json_schema is not None):
-            raise ApiError(
-                400,
-                "response_format of the type 'json_schema', and no other, has a json_schema",
-                param="response_format",
-            )
+        if not self.tools:
+            if self.tool_choice not in (None, "none", "auto"):
+                raise ApiError(400, "tool_choice needs tools to choose from", param="tool_choice")
+            if self.parallel_tool_calls is not None:
+                raise ApiError(
+                    400, "parallel_tool_calls is for tools: give some", param="parallel_tool_calls"
+                )
+        elif self.tool_choice != "none":
+            for name in ("response_format", "structured_outputs", "logprobs"):
+                value = getattr(self, name)
+                if value and getattr(value, "type", None) != "text":
+                    raise unsupported(name, None, "beside tools leave it out")
         both = (self.max_tokens, self.max_completion_tokens)
         if None not in both and both[0] != both[1]:
             raise ApiError(
@@ -233,24 +215,36 @@ class ChatRequest(Request):
             )
 
     @property
-    def wanted_schema(self) -> dict[str, Any] | None:
-        """Of the JSON that the answer is to be; None: it may be any text."""
-        if self.response_format is None or self.response_format.type == "text":
-            return None
-        asked = self.response_format.json_schema
-        return {"type": "object"} if asked is None else asked.schema_
+    def form(self) -> Form | None:
+        """Of ``response_format`` or ``structured_outputs``."""
+        asked = self.response_format and self.response_format.form()
+        if asked and self.structured_outputs:
+            raise ApiError(
+                400,
+                "structured_outputs and response_format are two forms of one answer: give one",
+                param="structured_outputs",
+            )
+        return asked or super().form
 
-    @property
-    def conversation(self) -> list[dict[str, str]]:
-        """The messages, as texts.
+    def tool_use(self, target: LoadedModel) -> ToolUse | None:
+        """How its tools are used; None: there are none, or none may be called.
 
         Raises:
-            ApiError: 400: one holds more than text.
+            ApiError: 400: see ``ToolUse``.
         """
-        return [
-            {"role": each.role, "content": each.text(f"messages[{place}]")}
-            for place, each in enumerate(self.messages)
-        ]
+        choice = self.tool_choice or "auto"
+        if not self.tools or choice == "none":
+            return None
+        return ToolUse(self.tools, choice, self.parallel_tool_calls is not False, target)
+
+    @property
+    def conversation(self) -> list[dict[str, Any]]:
+        """The messages, as templates take them.
+
+        Raises:
+            ApiError: 400: one holds what is not supported.
+        """
+        return shown_messages(self.messages)
 
     @property
     def wanted_logprobs(self) -> int | None:
@@ -349,22 +343,13 @@ def _refuse_unsupported(extra: Mapping[str, Any], where: str) -> None:
     for name, value in extra.items():
         known = name in _NEUTRAL or name in _UNSUPPORTED
         if not known:
-            raise _unknown(where + name)
-        same = (value == each and type(value) is not bool for each in _NEUTRAL.get(name, ()))
-        if value is None or (value is False and False in _NEUTRAL.get(name, ())) or any(same):
+            raise unknown(where + name)
+        # 0 is not the same as false, which Python thinks.
+        neutral = (
+            value == each and (type(value) is bool) == (type(each) is bool)
+            for each in _NEUTRAL.get(name, ())
+        )
+        if value is None or any(neutral):
             continue
-        raise _unsupported(where + name, value)
-
-
-def _unsupported(name: str, value: object) -> ApiError:
-    kind = value.get("type") if isinstance(value, dict) else None
-    what = f"{name} of the type {kind!r:.80}" if isinstance(kind, str) else name
-    return ApiError(
-        400, f"{what} is not supported: leave it out", param=name, code="unsupported_parameter"
-    )
-
-
-def _unknown(name: str) -> ApiError:
-    return ApiError(
-        400, f"there is no parameter {name:.80}", param=name[:80], code="unknown_parameter"
-    )
+        instead = f"use {_INSTEAD[name]}" if name in _INSTEAD else "leave it out"
+        raise unsupported(where + name, value, instead)

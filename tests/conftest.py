@@ -52,6 +52,7 @@ LACKING = (
     r"memory is read from Linux's /proc",
     # A browser.
     r"there is no Chromium on this machine",
+    r"curl is not installed",
     # A cross compiler, an emulator, and ONNX Runtime for the other processor.
     r"64-bit Arm: ",
 )

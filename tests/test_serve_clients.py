@@ -1,4 +1,4 @@
-"""Real clients of a real server: turns, disconnects, and the package openai."""
+"""Real clients of a real server: turns and disconnects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any
 
 import httpx
 import pytest
-from needs import needs
 from serving import served
 from tiny import write_drafter, write_target
 
@@ -250,77 +249,3 @@ def test_the_end_of_the_server_breaks_answers_off(
             answering.join("a", works[0])
 
     asyncio.run(end())
-
-
-# --- the package openai ------------------------------------------------------------------------
-
-
-def test_openai_whole_and_streamed(drafting: str) -> None:
-    openai = needs("openai")
-    with openai.OpenAI(base_url=drafting + "/v1", api_key="none", max_retries=0) as client:
-        assert [each.id for each in client.models.list()] == ["tiny"]
-        assert client.models.retrieve("tiny").id == "tiny"
-        said: Any = [{"role": "user", "content": SAID[0]}]
-        whole = client.chat.completions.create(
-            model="tiny", messages=said, max_tokens=12, logprobs=True, top_logprobs=2
-        )
-        assert whole.usage.completion_tokens == 12 and len(whole.choices[0].logprobs.content) <= 12
-        streamed = client.chat.completions.create(
-            model="tiny",
-            messages=said,
-            max_tokens=12,
-            stream=True,
-            stream_options={"include_usage": True},
-        )
-        *chunks, last = streamed
-        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
-        assert text == whole.choices[0].message.content
-        assert last.usage.completion_tokens == 12
-        more = {"min_p": 0.05, "repetition_penalty": 1.1}
-        shaped = client.completions.create(
-            model="tiny", prompt=SAID[1], seed=4, temperature=0.8, extra_body=more
-        )
-        again = client.completions.create(
-            model="tiny", prompt=SAID[1], seed=4, temperature=0.8, extra_body=more, stream=True
-        )
-        assert "".join(chunk.choices[0].text for chunk in again) == shaped.choices[0].text
-        with pytest.raises(openai.BadRequestError, match="tools is not supported") as refused:
-            client.chat.completions.create(
-                model="tiny",
-                messages=said,
-                tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}],
-            )
-        assert refused.value.param == "tools"
-        with pytest.raises(openai.NotFoundError, match="tiny"):
-            client.chat.completions.create(model="other", messages=said)
-
-
-def test_openai_asynchronously(drafting: str) -> None:
-    openai = needs("openai")
-
-    async def talk() -> None:
-        async with openai.AsyncOpenAI(base_url=drafting + "/v1", api_key="none") as client:
-
-            async def ask(text: str, stream: bool) -> str:
-                said: Any = [{"role": "user", "content": text}]
-                answer = await client.chat.completions.create(
-                    model="tiny", messages=said, max_tokens=8, stream=stream
-                )
-                if not stream:
-                    return answer.choices[0].message.content
-                return "".join([c.choices[0].delta.content or "" async for c in answer])
-
-            wholes = await asyncio.gather(*(ask(text, False) for text in SAID))
-            assert await asyncio.gather(*(ask(text, True) for text in SAID)) == wholes
-            # Who leaves a stream breaks the answer off.
-            stream = await client.chat.completions.create(
-                model="tiny",
-                messages=[{"role": "user", "content": "x"}],
-                max_tokens=3000,
-                stream=True,
-            )
-            await anext(aiter(stream))
-            await stream.close()
-        await asyncio.to_thread(wait_until, drafting, 0, 0)
-
-    asyncio.run(talk())

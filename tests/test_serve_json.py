@@ -15,6 +15,7 @@ from tiny import write_drafter, write_target
 from omnidraft import GenerationOptions, LoadedModel, Session, load_model
 from omnidraft.runtime.options import sampling_parameters
 from omnidraft.serve.app import ServeOptions, application
+from omnidraft.serve.forms import json_form
 from omnidraft.serve.grammar import Grammars
 from omnidraft.serve.requests import Defaults
 
@@ -75,7 +76,7 @@ def test_drafted_json_is_that_of_plain_decoding(
 ) -> None:
     schema = SCHEMAS[number]
     grammars = Grammars(*models) if steered else Grammars(models[0])
-    grammar = grammars.grammar(schema)
+    grammar = grammars.grammar(json_form(schema))
     plain, drafting = Session(models[0]), Session(*models)
     proposed = 0
     for temperature, seed in SAMPLING:
@@ -102,7 +103,7 @@ def test_drafted_json_is_that_of_plain_decoding(
 def test_sampled_json_without_a_seed_is_valid(models: tuple[LoadedModel, LoadedModel]) -> None:
     """By rejection sampling, where what is drafted does matter."""
     grammars = Grammars(*models)
-    grammar = grammars.grammar(SCHEMAS[1])
+    grammar = grammars.grammar(json_form(SCHEMAS[1]))
     session = Session(*models)
     options = GenerationOptions(60, sampling_parameters(1.0), draft_length=4, draft_confidence=0.0)
     for _ in range(10):
@@ -122,7 +123,7 @@ def test_a_mask_allows_what_the_grammar_does(
     grammars = Grammars(target)
     texts = [b"true", b"tru1", b"17"]
     schema = {"enum": [True, 17], **TIGHT}
-    constraint = grammars.constraint(grammars.grammar(schema))
+    constraint = grammars.constraint(grammars.grammar(json_form(schema)))
     tokenizer, width = target.tokenizer, target.model.vocab_size
     chain = [tokenizer.segment(each.encode())[0] for each in "tru1"]
     rows = constraint.masked(np.zeros((5, width), np.float32), chain, range(4))
@@ -141,6 +142,27 @@ def test_a_mask_allows_what_the_grammar_does(
     assert {t for t in range(width) if row[t] == 0} == set(tokenizer.eos_ids)
 
 
+def test_what_must_come_may_be_spelled_in_any_way(
+    models: tuple[LoadedModel, LoadedModel],
+) -> None:
+    """As the target would: not character by character."""
+    grammars = Grammars(models[0])
+    tokenizer, width = models[0].tokenizer, models[0].model.vocab_size
+    schema = {"const": {"quick brown": "the lazy fox"}, **TIGHT}
+    text = json.dumps(schema["const"], separators=(",", ":"))
+    usual, bytewise = tokenizer.encode(text), [tokenizer.encode(each)[0] for each in text]
+    assert len(usual) < len(bytewise) - 5
+    for tokens in (usual, bytewise):
+        constraint = grammars.constraint(grammars.grammar(json_form(schema)))
+        rows = constraint.masked(
+            np.zeros((1 + len(tokens), width), np.float32), tokens, range(len(tokens))
+        )
+        assert all(row[token] == 0 for row, token in zip(rows, tokens, strict=False))
+        constraint.advance(tokens)
+        (row,) = constraint.masked(np.zeros((1, width), np.float32), [], [])
+        assert {t for t in range(width) if row[t] == 0} == set(tokenizer.eos_ids)
+
+
 def test_a_draft_mask_allows_what_the_grammar_does(
     models: tuple[LoadedModel, LoadedModel],
 ) -> None:
@@ -149,7 +171,7 @@ def test_a_draft_mask_allows_what_the_grammar_does(
     grammars = Grammars(*models)
     texts = ['["true"]', '["tru1"]', "[17]", '["中"]']
     schema = {"enum": [json.loads(each) for each in texts], **TIGHT}
-    constraint = grammars.constraint(grammars.grammar(schema))
+    constraint = grammars.constraint(grammars.grammar(json_form(schema)))
     drafts = constraint.drafts
     assert drafts is not None
     width, said = drafter.model.vocab_size, ""
@@ -183,7 +205,7 @@ def test_no_draft_leaves_the_form(
     models: tuple[LoadedModel, LoadedModel], drafts: dict[str, Any]
 ) -> None:
     grammars = Grammars(*models)
-    grammar = grammars.grammar(SCHEMAS[0])
+    grammar = grammars.grammar(json_form(SCHEMAS[0]))
     session = Session(*models)
     seen: list[bool] = []
 

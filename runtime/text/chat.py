@@ -42,6 +42,7 @@ def render_chat(
     *,
     add_generation_prompt: bool = True,
     special_tokens: Mapping[str, str] | None = None,
+    tools: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """Render a Jinja chat template in a sandbox, which ends one that computes too much.
 
@@ -50,6 +51,7 @@ def render_chat(
         messages: the turns so far.
         add_generation_prompt: end with the opening of the assistant's turn.
         special_tokens: the values of ``bos_token``, ``eos_token``, …
+        tools: what the model may call.
 
     Raises:
         OmniDraftError: the template is broken, refuses these messages, or computes too much.
@@ -57,7 +59,7 @@ def render_chat(
     if _takes_parts(template):
         messages = [{**each, "content": _in_parts(each["content"])} for each in messages]
     try:
-        return _rendered(template, messages, add_generation_prompt, special_tokens or {})
+        return _rendered(template, messages, add_generation_prompt, special_tokens or {}, tools)
     except Exception as error:  # a template may fail in any way a program can
         reason = str(error) or type(error).__name__
         raise OmniDraftError(
@@ -67,7 +69,11 @@ def render_chat(
 
 
 def _rendered(
-    template: str, messages: Sequence[Message], opens: bool, special_tokens: Mapping[str, str]
+    template: str,
+    messages: Sequence[Message],
+    opens: bool,
+    special_tokens: Mapping[str, str],
+    tools: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     # Imported here: plain prompts need no templates.
     from omnidraft.runtime.text.template import render
@@ -76,7 +82,7 @@ def _rendered(
         "messages": list(messages),
         "add_generation_prompt": opens,
         # Templates ask whether they are none, which what is undefined is not.
-        "tools": None,
+        "tools": list(tools) or None,
         "documents": None,
         **special_tokens,
     }

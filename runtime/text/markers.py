@@ -78,24 +78,26 @@ class Segment:
 
 
 def segments(
-    render: Callable[[Sequence[Message]], str],
+    render: Callable[[Sequence[Message], Sequence[Mapping[str, Any]]], str],
     messages: Sequence[Message],
+    tools: Sequence[Mapping[str, Any]],
     markers: Mapping[str, Marker],
 ) -> list[Segment] | None:
     """Render a conversation and cut it at the template's markers.
 
-    A character that nobody uses is put into the names that stand in messages, so that those which
-    are found in the rendered text are the template's. What an answer of the model says of its
-    thoughts and calls was markers, and is left alone.
+    A character that nobody uses is put into the names that stand in messages and tools, so that
+    those which are found in the rendered text are the template's. What an answer of the model says
+    of its thoughts and calls was markers, and is left alone.
 
     Args:
-        render: the text of a conversation.
+        render: the text of a conversation, and of the tools in it.
         markers: by name.
 
     Returns:
-        None if no message holds such a name, so that every one in the text is the template's.
+        None if no message and no tool holds such a name, so that every one in the text is the
+        template's.
     """
-    typed = "".join(_texts(messages))
+    typed = "".join(_texts([*map(_without_role, messages), tools]))
     present = {name for name in markers if name in typed}
     if not present:
         return None
@@ -105,7 +107,8 @@ def segments(
         [
             _sealed(each, seam, unspoken if each.get("role") == "assistant" else present)
             for each in messages
-        ]
+        ],
+        _sealed(tools, seam, present),
     )
     # A template may have written it as JSON.
     text = text.replace(json.dumps(seam)[1:-1], seam)
@@ -125,11 +128,14 @@ def unused_character(text: str) -> str:
     return next(chr(code) for code in range(0xE000, 0xF8FF) if chr(code) not in text)
 
 
-def _sealed(message: Message, seam: str, names: Collection[str]) -> Message:
+def _sealed(value: Any, seam: str, names: Collection[str]) -> Any:
+    """A message or tools, with a character in the names that stand there."""
     if not names:
-        return message
+        return value
     found = re.compile(_any(names))
-    sealed: Message = _mapped(message, lambda x: found.sub(lambda m: m[0][0] + seam + m[0][1:], x))
+    sealed = _mapped(value, lambda x: found.sub(lambda m: m[0][0] + seam + m[0][1:], x))
+    if isinstance(value, Mapping) and "role" in value:
+        sealed["role"] = value["role"]
     return sealed
 
 
@@ -137,25 +143,27 @@ def _any(names: Collection[str]) -> str:
     return "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
 
 
+def _without_role(message: Message) -> Message:
+    return {key: part for key, part in message.items() if key != "role"}
+
+
 def _texts(value: object) -> Iterator[str]:
-    """All texts of a conversation but the roles."""
+    """All texts of a value, the names in mappings included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
         for key, part in value.items():
-            if key != "role":
-                yield from _texts(part)
+            yield from _texts(key)
+            yield from _texts(part)
     elif isinstance(value, Sequence):
         for part in value:
             yield from _texts(part)
 
 
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:
-    """The same conversation with its texts changed."""
+    """The same value with its texts changed."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {
-            key: part if key == "role" else _mapped(part, change) for key, part in value.items()
-        }
+        return {_mapped(key, change): _mapped(part, change) for key, part in value.items()}
     return [_mapped(part, change) for part in value] if isinstance(value, Sequence) else value

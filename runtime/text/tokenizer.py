@@ -10,7 +10,12 @@ from typing import Any
 
 import tokenizers
 
-from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError, OmniDraftError
+from omnidraft.runtime.errors import (
+    DamagedFileError,
+    ModelNotFoundError,
+    OmniDraftError,
+    OptionError,
+)
 from omnidraft.runtime.storage.reading import (
     LARGEST_JSON,
     LARGEST_TOKENIZER,
@@ -36,6 +41,7 @@ from omnidraft.runtime.text.surface import (
     byte_token_value,
     sentencepiece_surface,
 )
+from omnidraft.runtime.text.tool_probes import Tool, call_text, tools_text
 
 _SPECIAL_NAMES = tuple(
     f"{kind}_token" for kind in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
@@ -256,8 +262,17 @@ class Tokenizer:
         """Whether the model was trained to chat; if not, prompts are used raw."""
         return self._template is not None
 
-    def apply_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+    def apply_chat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] = (),
+        *,
+        add_generation_prompt: bool = True,
+    ) -> str:
         """The text of a conversation, ready for the assistant's answer.
+
+        Args:
+            tools: what the model may call.
 
         Raises:
             OmniDraftError: the model has no chat template, or it refuses the messages.
@@ -269,7 +284,18 @@ class Tokenizer:
             messages,
             add_generation_prompt=add_generation_prompt,
             special_tokens=self._special_names,
+            tools=tools,
         )
+
+    @cached_property
+    def tools_text(self) -> str | None:
+        """A conversation in which the template shows a tool; None: it shows none."""
+        return tools_text(self.apply_chat)
+
+    @cached_property
+    def call_text(self) -> str | None:
+        """A conversation in which the template shows a call; None: it shows none."""
+        return call_text(self.apply_chat)
 
     def check_roles(self, messages: Sequence[Message]) -> None:
         """See ``chat.check_roles``; without a template ``apply_chat`` refuses all."""
@@ -277,20 +303,33 @@ class Tokenizer:
             check_roles(self._template, messages)
 
     def encode_chat(
-        self, messages: Sequence[Message], *, add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] = (),
+        *,
+        add_generation_prompt: bool = True,
     ) -> list[int]:
         """Token ids of ``apply_chat``; the template itself says whether a BOS token leads.
 
         Only the markers of the template are special tokens. Where a message spells the name of one
         it is text, of which a user may type what he likes.
+
+        Raises:
+            OptionError: the template would leave out the tools, or calls in the messages.
+            OmniDraftError: see ``apply_chat``; a text is not valid Unicode.
         """
         render = partial(self.apply_chat, add_generation_prompt=add_generation_prompt)
         for text in (value for message in messages for value in message.values()):
             if isinstance(text, str):  # before the template moves its characters
                 _check_text(text)
-        found = segments(render, messages, self._markers)
+        if self._template is not None:
+            if tools and self.tools_text is None:
+                raise OptionError("tools are nothing that the model's chat template shows")
+            if any(each.get("tool_calls") for each in messages) and self.call_text is None:
+                raise OptionError("messages hold tool_calls, which the model's template leaves out")
+        found = segments(render, messages, tools, self._markers)
         if found is None:
-            return self.encode(render(messages), parse_special=True, add_bos=False)
+            return self.encode(render(messages, tools), parse_special=True, add_bos=False)
         ids: list[int] = []
         for part in found:
             if part.marker:

@@ -1,0 +1,164 @@
+"""Answers of a form: patterns, choices and grammars, those of plain decoding under the masks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from tiny import write_drafter, write_target
+
+from omnidraft import GenerationOptions, LoadedModel, Session, load_model
+from omnidraft.runtime.options import sampling_parameters
+from omnidraft.serve.app import ServeOptions, application
+from omnidraft.serve.forms import StructuredOutputs
+from omnidraft.serve.grammar import Grammars
+from omnidraft.serve.requests import Defaults
+
+LARK = """
+start: "(" item ("," item)~1..3 ")"
+item: NUMBER | "[" item "]"
+NUMBER: /[0-9]{1,3}/
+"""
+FORMS: list[tuple[dict[str, Any], str]] = [
+    ({"regex": r"(The|A) (quick|lazy) \p{L}{3,5}, [0-9]{2}/[^a]{2}\."}, ""),
+    ({"choice": ["yes", "yes please", 'n"o\n', "中文 😀"]}, r'yes( please)?|n"o\n|中文 😀'),
+    ({"grammar": LARK}, r"\(.*\)"),
+    ({"json": {"enum": ["a", 5]}}, '"a"|5'),
+]
+PATTERNS = [shown or asked["regex"].replace(r"\p{L}", r"[^\W\d_]") for asked, shown in FORMS]
+SAID = ["The quick brown fox", "What is the answer?"]
+SAMPLING = [(0.0, None), (0.8, 3), (1.4, 11)]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedModel, LoadedModel]:
+    root = tmp_path_factory.mktemp("models")
+    target = load_model(str(write_target(root / "target")), threads=1)
+    return target, load_model(str(write_drafter(root / "drafter")), threads=1)
+
+
+@pytest.fixture(scope="module")
+def client(models: tuple[LoadedModel, LoadedModel]) -> Iterator[TestClient]:
+    defaults = Defaults(temperature=0, draft_length=4, draft_confidence=0)
+    app = application({"tiny": Session(*models)}, ServeOptions(defaults))
+    with TestClient(app, "http://localhost") as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("number", range(len(FORMS)))
+@pytest.mark.parametrize("drafts", [{"draft_length": 4, "draft_confidence": 0.0}, {"tree": 8}, {}])
+def test_a_drafted_form_is_that_of_plain_decoding(
+    models: tuple[LoadedModel, LoadedModel], number: int, drafts: dict[str, Any]
+) -> None:
+    grammars = Grammars(models[0])
+    grammar = grammars.grammar(StructuredOutputs(**FORMS[number][0]).form())
+    plain, drafting = Session(models[0]), Session(*models)
+    proposed = 0
+    for temperature, seed in SAMPLING:
+        for said in SAID:
+            options = GenerationOptions(150, sampling_parameters(temperature), seed=seed, **drafts)
+
+            def answer(
+                session: Session, options: GenerationOptions = options, said: str = said
+            ) -> Any:
+                return session.generate(
+                    said, replace(options, constraint=grammars.constraint(grammar))
+                )
+
+            right, found = answer(plain), answer(drafting)
+            assert found.token_ids == right.token_ids
+            if found.finish_reason == "stop":
+                assert re.fullmatch(PATTERNS[number], found.text, re.DOTALL), found.text
+            else:  # a grammar may nest for ever
+                assert "grammar" in FORMS[number][0]
+            proposed += found.stats.proposed
+    assert proposed > 0 or not drafts
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize("number", range(len(FORMS)))
+def test_forms_over_http(client: TestClient, path: str, number: int) -> None:
+    asked: dict[str, Any] = {"model": "tiny", "n": 3, "seed": 1, "temperature": 1}
+    if path.endswith("/chat/completions"):
+        asked["messages"] = [{"role": "user", "content": SAID[0]}]
+    else:
+        asked["prompt"] = SAID[0]
+    asked |= {"structured_outputs": FORMS[number][0], "max_tokens": 200}
+    answer = client.post(path, json=asked)
+    assert answer.status_code == 200, answer.text
+    texts = [each.get("text") or each["message"]["content"] for each in answer.json()["choices"]]
+    assert all(re.fullmatch(PATTERNS[number], text, re.DOTALL) for text in texts), texts
+
+
+def forms(name: str, value: Any) -> dict[str, Any]:
+    return {"structured_outputs": {name: value}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "param", "said"),
+    [
+        (forms("regex", "a("), "structured_outputs.regex", "unclosed group"),
+        (forms("regex", "(?=a)b"), "structured_outputs.regex", "look-around"),
+        (forms("regex", ""), "structured_outputs.regex", "at least 1"),
+        (forms("regex", "a" * 100_001), "structured_outputs.regex", "100,000 characters"),
+        (forms("choice", []), "structured_outputs.choice", "at least 1"),
+        (forms("choice", ["a", ""]), "structured_outputs.choice[1]", "at least 1"),
+        (forms("choice", ["a" * 60_000] * 2), "structured_outputs.choice", "100,000 characters"),
+        (forms("grammar", "start: b"), "structured_outputs.grammar", "unknown name"),
+        (forms("grammar", "(" * 3000), "structured_outputs.grammar", ""),
+        (forms("grammar", 'root ::= "a"'), "structured_outputs.grammar", "GBNF"),
+        (forms("grammar", 'start: a\na[temperature=2]: "b"'), "structured_outputs.grammar", "temp"),
+        (forms("grammar", " " * 100_001), "structured_outputs.grammar", "100,000 characters"),
+        (forms("json", {"type": "nothing"}), "structured_outputs.json", "nothing"),
+        (forms("structural_tag", "x"), "structured_outputs.structural_tag", "not permitted"),
+        ({"structured_outputs": {}}, "structured_outputs", "not none"),
+        (
+            {"structured_outputs": {"regex": "a", "choice": ["b"]}},
+            "structured_outputs",
+            "regex and choice",
+        ),
+        (
+            {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
+            "structured_outputs",
+            "give one",
+        ),
+        ({"guided_regex": "a"}, "guided_regex", "use structured_outputs.regex"),
+        ({"guided_grammar": "a"}, "guided_grammar", "use structured_outputs.grammar"),
+        ({"grammar": "a"}, "grammar", "use structured_outputs.grammar"),
+        ({"json_schema": {}}, "json_schema", "use response_format"),
+    ],
+)
+def test_what_is_no_form_is_told(
+    client: TestClient, asked: dict[str, Any], param: str, said: str
+) -> None:
+    messages = [{"role": "user", "content": SAID[0]}]
+    whole = {"model": "tiny", "messages": messages, **asked}
+    answer = client.post("/v1/chat/completions", json=whole)
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert error["param"] == param and said in error["message"], error
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        forms("regex", "(a{1000}){1000}"),
+        forms("regex", "(a|b)*a(a|b){30}"),
+        forms("regex", "(.*a){60}|" * 200 + "b"),
+        forms("grammar", 'start: start start | "a" | "b" | "ab"'),
+        forms("grammar", 'start: a{1000000}\na: "a" | a'),
+        forms("json", {"type": "array", "items": {"$ref": "#"}}),
+    ],
+)
+def test_a_form_that_costs_much_ends(client: TestClient, asked: dict[str, Any]) -> None:
+    """With an answer, or an error that says why."""
+    messages = [{"role": "user", "content": SAID[0]}]
+    whole = {"model": "tiny", "messages": messages, "max_tokens": 20, **asked}
+    answer = client.post("/v1/chat/completions", json=whole)
+    assert answer.status_code == 200 or answer.json()["error"]["message"], answer.text
+    plain = client.post("/v1/chat/completions", json={**whole, "structured_outputs": None})
+    assert plain.status_code == 200
