@@ -67,9 +67,10 @@ def _is_call(text: str, form: CallFormat) -> bool:
     """Whether a text begins with the call that was shown to a template."""
     try:
         value, _ = json.JSONDecoder().raw_decode(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
-    return value.get("name") == PROBE_NAME and value.get(form.arguments) == PROBE_ARGUMENTS
+    named, passed = value.get("name"), value.get(form.arguments)
+    return bool(named == PROBE_NAME and passed == PROBE_ARGUMENTS)
 
 
 class Call(NamedTuple):
