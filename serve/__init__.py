@@ -4,7 +4,7 @@ One request after the other is answered, by one thread, whatever the number of m
 that computes two answers at once makes both of them slower.
 
 - ``requests``: what may be asked, and what is refused by its name; ``messages``: conversations;
-- ``forms``: what answers are held to; ``grammar``: the masks for it;
+- ``forms``: what answers are held to; ``grammar``: the masks for it; ``penalties``;
 - ``tools``: functions that may be called; ``calls``: how models write calls; ``call_grammar``;
 - ``turns``: who is next; ``answering``: the thread, and requests that wait for it;
 - ``replies``, ``tool_replies``: answers as OpenAI's objects; ``sending``: them on the wire, whole

@@ -34,6 +34,7 @@ from omnidraft.serve.grammar import Grammars
 from omnidraft.serve.guard import Guard, read_body
 from omnidraft.serve.metrics import CONTENT_TYPE, Metrics
 from omnidraft.serve.page import page_files
+from omnidraft.serve.penalties import PenalisedAnswer
 from omnidraft.serve.replies import ChatReply, CompletionReply, Reply
 from omnidraft.serve.requests import (
     ChatRequest,
@@ -182,6 +183,8 @@ class Service:
                 constraint = await self._encoded(self._constraints, session, form)
             except OmniDraftError as error:
                 raise refused(error, form.param) from error
+        if penalties := asked.penalties(session.target.model.vocab_size):
+            inner, constraint = constraint, lambda: PenalisedAnswer(penalties, inner())
         choices: list[Choice] = []
         for prompt in prompts:
             try:

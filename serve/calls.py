@@ -67,7 +67,7 @@ def _is_call(text: str, form: CallFormat) -> bool:
     """Whether a text begins with the call that was shown to a template."""
     try:
         value, _ = json.JSONDecoder().raw_decode(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     shown = {"name": PROBE_NAME, form.arguments: PROBE_ARGUMENTS}
     return isinstance(value, dict) and value.items() >= shown.items()

@@ -14,6 +14,7 @@ from omnidraft.runtime.options import DraftLength, GenerationOptions, sampling_p
 from omnidraft.serve.errors import ApiError, unknown, unsupported
 from omnidraft.serve.forms import Form, ResponseFormat, StructuredOutputs
 from omnidraft.serve.messages import Message, shown_messages
+from omnidraft.serve.penalties import Penalties
 from omnidraft.serve.tools import MAX_TOOLS, Tool, ToolChoice, ToolUse
 
 MAX_CHOICES = 16
@@ -22,9 +23,6 @@ MAX_STOPS = 16
 _FORMS = ("json", "regex", "choice", "grammar")
 # What asks for nothing: these values of what is not supported are taken.
 _NEUTRAL: Mapping[str, Sequence[Any]] = {
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "logit_bias": ({},),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
@@ -61,6 +59,16 @@ class _StreamOptions(BaseModel):
     include_drafting: bool | None = None
 
 
+# Token ids as JSON's names.
+_Bias = Annotated[
+    dict[
+        Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,9})$")],
+        Annotated[float, Field(ge=-100, le=100)],
+    ],
+    Field(max_length=1024),
+]
+
+
 class Request(BaseModel):
     """What both kinds of requests may hold."""
 
@@ -75,6 +83,9 @@ class Request(BaseModel):
     min_p: float | None = None
     top_k: int | None = None
     repetition_penalty: float | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    logit_bias: _Bias | None = None
     draft_length: int | str | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
@@ -104,6 +115,25 @@ class Request(BaseModel):
             ApiError: 400: there is no such form, or it cannot be used.
         """
         return None if self.structured_outputs is None else self.structured_outputs.form()
+
+    def penalties(self, width: int) -> Penalties | None:
+        """What changes the target's logits; None: nothing does.
+
+        Args:
+            width: tokens of the vocabulary.
+
+        Raises:
+            ApiError: 400: ``logit_bias`` is of a token that there is not.
+        """
+        bias = {int(token): value for token, value in (self.logit_bias or {}).items()}
+        if bias and max(bias) >= width:
+            raise ApiError(
+                400,
+                f"logit_bias holds the token {max(bias)}, and the vocabulary ends at {width}",
+                param="logit_bias",
+            )
+        penalties = Penalties(self.presence_penalty or 0.0, self.frequency_penalty or 0.0, bias)
+        return None if penalties == Penalties() else penalties
 
     def check(self) -> None:
         """Refuse what is not supported.

@@ -226,9 +226,9 @@ REFUSED: list[tuple[str, dict[str, Any], int, str | None]] = [
     *[
         (CHAT, {name: value}, 400, name)
         for name, value in {
-            "presence_penalty": 0.5,
-            "frequency_penalty": -1,
-            "logit_bias": {"5": 3},
+            "presence_penalty": 2.1,
+            "frequency_penalty": -3,
+            "logit_bias": {"5": 101},
             "tools": [{"type": "function", "function": {"name": "f"}}],
             "tool_choice": "required",
             "functions": [{"name": "f"}],
@@ -263,6 +263,8 @@ REFUSED: list[tuple[str, dict[str, Any], int, str | None]] = [
         }.items()
     ],
     (CHAT, {"stop": ["a"] * 17}, 400, "stop"),
+    (CHAT, {"logit_bias": {"999999": 1}}, 400, "logit_bias"),
+    (CHAT, {"logit_bias": {"a": 1}}, 400, "logit_bias.a"),
     (CHAT, {"max_tokens": 3, "max_completion_tokens": 4}, 400, "max_tokens"),
     (CHAT, {"logprobs": True, "top_logprobs": 21}, 400, "top_logprobs"),
     (CHAT, {"stream": True, "stream_options": {"x": 1}}, 400, "stream_options.x"),
