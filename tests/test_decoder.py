@@ -203,7 +203,7 @@ def test_what_stands_behind_the_end_counts_nowhere(temperature: float, looked_up
     )
     prompt = [*range(1, 9), 1, 2, 3] if looked_up else [3]
     origin = Origin.LOOKUP if looked_up else Origin.DIRECT
-    emitted = [(token, of) for token, of, _ in decoder.generate(prompt, 100, stop=[6])]
+    emitted = [(each.token, each.origin) for each in decoder.generate(prompt, 100, stop=[6])]
     assert emitted == [(4, origin), (5, origin), (6, origin)]
     assert decoder.finish_reason == "stop"
     stats = decoder.statistics
@@ -332,7 +332,7 @@ def test_sampled_tokens_follow_the_target_with_merges_and_a_growing_cache() -> N
     for seed in range(300):
         decoder = SpeculativeDecoder(target, drafting, sampling=sampling, seed=seed)
         previous = 1
-        for token, origin, _ in decoder.generate([1], 40):
+        for token, origin, *_ in decoder.generate([1], 40):
             counts[previous, token] += 1
             merged += origin == Origin.MERGED
             previous = token

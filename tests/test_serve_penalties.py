@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import secrets
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,10 +13,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import softmax
+from scipy.stats import chisquare
 from starlette.testclient import TestClient
 from tiny import write_drafter, write_target
+from toy import ToyModel, toy_pair
 
-from omnidraft import GenerationOptions, LoadedModel, Session, load_model
+from omnidraft import GenerationOptions, LoadedModel, SamplingParameters, Session, load_model
+from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
 from omnidraft.runtime.options import sampling_parameters
 from omnidraft.serve.app import ServeOptions, application
 from omnidraft.serve.penalties import PenalisedAnswer, Penalties
@@ -165,3 +171,40 @@ def test_penalties_leave_a_form_alone(client: TestClient) -> None:
     }
     text = client.post("/v1/chat/completions", json=asked).json()["choices"][0]
     assert set(text["message"]["content"]) == {"a", "b"} and len(text["message"]["content"]) == 30
+
+
+def test_sampled_tokens_are_distributed_as_the_penalised_target_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By rejection sampling, where drafts decide which random numbers are drawn."""
+    monkeypatch.setattr(secrets, "randbits", random.Random(0).getrandbits)
+    pair = toy_pair(3)
+    width = len(pair.target)
+    target = ToyModel(width, 3)
+    found: Counter[int] = Counter()
+    for _ in range(4000):
+        decoder = SpeculativeDecoder(
+            target,
+            pair.drafting(4, 3),
+            sampling=SamplingParameters(1.0),
+            constraint=PenalisedAnswer(Penalties(1.5, 0.5)),
+        )
+        first, second = (each.token for each in decoder.generate([1], 2))
+        found[first * width + second] += 1
+    wanted = np.zeros((width, width))
+    firsts = softmax(target.logits([1]).astype(np.float64))
+    for first in range(width):
+        logits = target.logits([1, first]).astype(np.float64)
+        logits[first] -= 2
+        wanted[first] = firsts[first] * softmax(logits)
+    expected = wanted.ravel() * found.total()
+    observed = np.array([found[each] for each in range(width * width)])
+    likely = expected >= 5
+    assert likely.sum() > 20
+    assert (
+        chisquare(
+            [*observed[likely], observed[~likely].sum()],
+            [*expected[likely], expected[~likely].sum()],
+        ).pvalue
+        > 1e-6
+    )
