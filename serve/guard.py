@@ -43,7 +43,8 @@ class Guard:
         self._app = app
         self._key = None if key is None else key.encode()
         self._open_paths = frozenset(open_paths)
-        self._hosts = {host.lower() for host in hosts} | {"localhost"}
+        self._allowed = {host.lower() for host in hosts}
+        self._hosts = self._allowed | {"localhost"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, and log what became of it, without what it says."""
@@ -87,8 +88,12 @@ class Guard:
                 code="host_not_allowed",
             )
         # A browser tells its pages' own requests apart from those of other sites.
+        host = hosts[0].lower()
+        own = {f"http://{host}"}
+        if host in self._allowed:  # a proxy with a certificate may stand before it
+            own.add(f"https://{host}")
         for origin in headers.getlist("origin"):
-            if origin.lower() != f"http://{hosts[0].lower()}":
+            if origin.lower() not in own:
                 raise ApiError(
                     403,
                     "pages of other sites may not use this server",
