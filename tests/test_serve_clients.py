@@ -18,9 +18,12 @@ from serving import served
 from tiny import write_drafter, write_target
 
 from omnidraft import GenerationOptions, LoadedModel, Session, load_model
-from omnidraft.serve.answering import Answering, Choice, Work
+from omnidraft.serve.answering import Answering, Work
 from omnidraft.serve.app import ServeOptions
 from omnidraft.serve.errors import ApiError
+from omnidraft.serve.models import Models
+from omnidraft.serve.preparing import Choice, Prepared
+from omnidraft.serve.replies import ChatReply
 from omnidraft.serve.requests import Defaults
 
 DRAFTS = Defaults(temperature=0, draft_length=4, draft_confidence=0)
@@ -234,7 +237,11 @@ def test_the_end_of_the_server_breaks_answers_off(
     async def end() -> None:
         answering = Answering(4, 60)
         options = GenerationOptions(100, draft_length=0)
-        works = [Work("tiny", session, [Choice([5, 6, 7], options)]) for _ in range(2)]
+        models = Models.of({"tiny": session})
+        prepared = Prepared(
+            [Choice([5, 6, 7], options)], ChatReply("tiny", session.target.tokenizer, 1, False)
+        )
+        works = [Work("tiny", models, lambda _: prepared) for _ in range(2)]
         for work in works:
             answering.join("a", work)
         await asyncio.to_thread(held.begun.acquire)
