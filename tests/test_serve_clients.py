@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from serving import served
+from serving import send, served
 from tiny import write_drafter, write_target
 
 from omnidraft import GenerationOptions, LoadedModel, Session, load_model
@@ -144,17 +143,6 @@ class Held:
 
     def let_all_go(self) -> None:
         self.may.release(1_000_000)
-
-
-def send(address: str, body: dict[str, Any], agent: str = "a") -> socket.socket:
-    """Send a request, and leave its answer unread."""
-    host, port = address.removeprefix("http://").split(":")
-    opened = socket.create_connection((host, int(port)))
-    data = json.dumps(body).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {agent}\r\n"
-    head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
-    opened.sendall(head.encode() + data)
-    return opened
 
 
 @pytest.mark.parametrize("where", ["prompt", "answer"])
