@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from omnidraft.runtime.engines import Engine
 from omnidraft.runtime.models import LoadedModel, load_model
 from omnidraft.runtime.models.catalogue import Quantization
-from omnidraft.runtime.models.load import drafter_threads
+from omnidraft.runtime.models.load import drafter_threads, find_model
 from omnidraft.runtime.models.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -47,15 +48,39 @@ def open_pair(
     )
     if drafter is None:
         return target_model, None
-    place = drafter
-    if learnable:
-        from omnidraft.export.learnable import learnable_drafter
-
-        place = str(learnable_drafter(drafter, progress=progress))
+    place = _drafter_place(drafter, learnable, progress)
     loaded = load_model(
         place, threads=drafter_threads(target_model.threads), drafts=True, progress=progress
     )
     return target_model, dataclasses.replace(loaded, name=drafter)
+
+
+def find_pair(
+    target: str,
+    drafter: str | None,
+    quantization: Quantization,
+    engine: Engine | None,
+    *,
+    learnable: bool = False,
+    progress: Progress = silent,
+) -> list[Path]:
+    """The places of what ``open_pair`` loads, fetched and converted if need be.
+
+    Raises:
+        See ``find_model``.
+    """
+    places = [find_model(target, quantization=quantization, engine=engine, progress=progress)]
+    if drafter is not None:
+        places.append(find_model(_drafter_place(drafter, learnable, progress), progress=progress))
+    return places
+
+
+def _drafter_place(drafter: str, learnable: bool, progress: Progress) -> str:
+    if not learnable:
+        return drafter
+    from omnidraft.export.learnable import learnable_drafter
+
+    return str(learnable_drafter(drafter, progress=progress))
 
 
 def adapter_choice(name: str, learn: bool) -> AdapterChoice:

@@ -112,6 +112,14 @@ class Session:
         return None if costs is None else costs.target(context).seconds(1)
 
     @property
+    def kv_bytes(self) -> int:
+        """Bytes of keys and values that the models hold, and of the texts that are kept."""
+        models = [each.model for each in (self.target, self.drafter) if each is not None]
+        # Some engines keep their KV cache to themselves.
+        held = sum(getattr(each, "kv_bytes_per_token", 0) * each.length for each in models)
+        return held + (self._kept.nbytes if self._kept is not None else 0)
+
+    @property
     def cache(self) -> NgramCache | None:
         """The n-gram cache of the pair; None without a drafter."""
         return self._pairing.cache if self._pairing else None

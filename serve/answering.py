@@ -5,33 +5,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Hashable, Sequence
+import weakref
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import monotonic
-from typing import NamedTuple
 
 from omnidraft.runtime.answer import Piece
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
-from omnidraft.runtime.options import GenerationOptions
 from omnidraft.runtime.session import Session
 from omnidraft.runtime.statistics import Statistics
 from omnidraft.serve.errors import ApiError
+from omnidraft.serve.models import Models
+from omnidraft.serve.preparing import Choice, Prepared
+from omnidraft.serve.replies import Reply
 from omnidraft.serve.turns import Turns
 
 log = logging.getLogger("omnidraft.serve")
 
 
-class Choice(NamedTuple):
-    """One answer that is wanted: the prompt's token ids, and how it is generated."""
-
-    tokens: Sequence[int]
-    options: GenerationOptions
-
-
 @dataclass(frozen=True)
 class Begun:
-    """The request's turn has come."""
+    """The request's turn has come, and its model is open."""
+
+    reply: Reply
 
 
 @dataclass(frozen=True)
@@ -80,16 +77,38 @@ class Work:
     """A request: one answer or several, made one after the other in one turn.
 
     Its events come by ``events``, in the event loop in which it was made.
+
+    Args:
+        model: its name.
+        models: where it is opened, if it is closed when the turn has come.
+        prepare: makes of the request what is answered, with the model.
     """
 
-    def __init__(self, model: str, session: Session, choices: Sequence[Choice]) -> None:
+    def __init__(self, model: str, models: Models, prepare: Callable[[Session], Prepared]) -> None:
         self.model = model
         self.events: asyncio.Queue[Event] = asyncio.Queue()
-        self._session = session
-        self._choices = choices
+        self._models = models
+        self._prepare = prepare
+        self._prepared: Prepared | None = None
+        self._prepared_by: weakref.ref[Session] | None = None
+        """Not kept: a request that waits keeps no model open."""
         self._cancelled = threading.Event()
         self._expired = False
         self._loop = asyncio.get_running_loop()
+
+    def prepare(self) -> None:
+        """Find out early what is wrong with it, as far as its model is open; in any thread.
+
+        Raises:
+            ApiError: 400: the model cannot answer it.
+        """
+        with self._models.reading(self.model) as session:
+            # Opened anew it may be another one: its file may have changed.
+            if session is not None and (
+                self._prepared_by is None or self._prepared_by() is not session
+            ):
+                self._prepared = self._prepare(session)
+                self._prepared_by = weakref.ref(session)
 
     def cancel(self) -> None:
         """End it within a round."""
@@ -104,28 +123,47 @@ class Work:
         """Tell that it will not be answered."""
         self.events.put_nowait(Failed(error))
 
-    def run(self, observe: Callable[[str, Statistics], None]) -> None:
-        """Answer, in a thread of the caller's."""
+    def begin(self) -> Session | None:
+        """Open its model, in the thread that answers; None: there will be no answer."""
         try:
-            self._tell(Begun())
-            for index, choice in enumerate(self._choices):
-                self._answer(index, choice, observe)
+            if not self._cancelled.is_set():
+                session = self._models.open(self.model)
+            if self._cancelled.is_set():  # also while it was opened
+                raise _ending()
+            self.prepare()
+            assert self._prepared is not None
+            self._tell(Begun(self._prepared.reply))
+            return session
+        except Exception as error:
+            self._tell(Failed(error))
+            return None
+
+    def run(self, session: Session, observe: Callable[[str, Statistics], None]) -> None:
+        """Answer, in the same thread."""
+        assert self._prepared is not None
+        try:
+            for index, choice in enumerate(self._prepared.choices):
+                self._answer(session, index, choice, observe)
             self._tell(None)
         except Exception as error:
             self._tell(Failed(error))
 
     def _answer(
-        self, index: int, choice: Choice, observe: Callable[[str, Statistics], None]
+        self,
+        session: Session,
+        index: int,
+        choice: Choice,
+        observe: Callable[[str, Statistics], None],
     ) -> None:
         decoders: list[SpeculativeDecoder] = []
         per_token: float | None = None
         expected = 0.0
-        for piece in self._session.stream(
+        for piece in session.stream(
             choice.tokens, choice.options, cancelled=self._cancelled, begun=decoders.append
         ):
             so_far = decoders[0].statistics
             if piece.proposal is not None:
-                per_token = self._session.plain_seconds(len(choice.tokens) + so_far.target_tokens)
+                per_token = session.plain_seconds(len(choice.tokens) + so_far.target_tokens)
             if piece.token is not None:
                 expected += per_token or 0.0
             self._tell(Told(index, piece, so_far.seconds, per_token))
@@ -135,7 +173,7 @@ class Work:
         if reason == "cancelled" and self._expired:
             reason = "length"
         observe(reason, statistics)
-        plainly = choice.options.draft_length == 0 or self._session.drafter is None
+        plainly = choice.options.draft_length == 0 or session.drafter is None
         plain = statistics.seconds if plainly else expected or None
         self._tell(Ended(index, reason, statistics, plain))
 
@@ -153,7 +191,7 @@ class Answering:
 
     Args:
         places: requests that may wait.
-        time_limit: seconds after which an answer is cut.
+        time_limit: seconds after which an answer is cut; to open its model is no part of them.
         observe: told the model, the finish reason and the statistics of each answer that ended, in
             the thread that made it.
     """
@@ -220,7 +258,6 @@ class Answering:
         self._thread.shutdown()
 
     async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             work = self._turns.take()
             if work is None:
@@ -230,19 +267,28 @@ class Answering:
                 await self._joined.wait()
                 continue
             self._running = work
-            timer = loop.call_later(self._time_limit, work.expire)
             begun = monotonic()
-
-            def observe(reason: str, statistics: Statistics, model: str = work.model) -> None:
-                self._observe(model, reason, statistics)
-
             try:
-                await loop.run_in_executor(self._thread, work.run, observe)
+                await self._answer(work)
             finally:
-                timer.cancel()
                 self._running = None
             # A mean in which what is long ago counts less and less.
             self._turn_seconds += 0.2 * (monotonic() - begun - self._turn_seconds)
+
+    async def _answer(self, work: Work) -> None:
+        loop = asyncio.get_running_loop()
+        session = await loop.run_in_executor(self._thread, work.begin)
+        if session is None:
+            return
+        timer = loop.call_later(self._time_limit, work.expire)
+
+        def observe(reason: str, statistics: Statistics) -> None:
+            self._observe(work.model, reason, statistics)
+
+        try:
+            await loop.run_in_executor(self._thread, work.run, session, observe)
+        finally:
+            timer.cancel()
 
     def _full(self) -> ApiError:
         wait = max(1, min(600, round(self._turn_seconds * (len(self._turns) + 1))))

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -19,23 +19,17 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from omnidraft.runtime.decoding.constraint import Constraint
-from omnidraft.runtime.decoding.decoder import check_prompt
-from omnidraft.runtime.errors import OmniDraftError
-from omnidraft.runtime.session import Prompt, Session
+from omnidraft.runtime.session import Session
 from omnidraft.runtime.statistics import Statistics
-from omnidraft.runtime.text.tool_probes import Tool
-from omnidraft.serve.answering import Answering, Choice, Work
+from omnidraft.serve.answering import Answering, Work
 from omnidraft.serve.description import description
-from omnidraft.serve.drafting import FIELD, DraftingTold, described
-from omnidraft.serve.errors import ApiError, refused
-from omnidraft.serve.forms import Form
-from omnidraft.serve.grammar import Grammars
+from omnidraft.serve.drafting import FIELD
+from omnidraft.serve.errors import ApiError
 from omnidraft.serve.guard import Guard, read_body
 from omnidraft.serve.metrics import CONTENT_TYPE, Metrics
+from omnidraft.serve.models import Described, Models
 from omnidraft.serve.page import page_files
-from omnidraft.serve.penalties import PenalisedAnswer
-from omnidraft.serve.replies import ChatReply, CompletionReply, Reply
+from omnidraft.serve.preparing import Prepared, Preparing
 from omnidraft.serve.requests import (
     ChatRequest,
     CompletionRequest,
@@ -43,9 +37,7 @@ from omnidraft.serve.requests import (
     read_request,
 )
 from omnidraft.serve.sending import AnswerResponse
-from omnidraft.serve.tool_replies import ToolReply
 
-Result = TypeVar("Result")
 log = logging.getLogger("omnidraft.serve")
 
 
@@ -74,10 +66,10 @@ class Service:
     """What the routes do.
 
     Args:
-        models: sessions by the names that requests give. They may share loaded models.
+        models: by the names that requests give.
     """
 
-    def __init__(self, models: Mapping[str, Session], options: ServeOptions) -> None:
+    def __init__(self, models: Models, options: ServeOptions) -> None:
         self._models = models
         self._options = options
         self._created = int(time.time())
@@ -85,9 +77,9 @@ class Service:
         self.metrics = Metrics(
             lambda: self.answering.waiting if self._open_answering else 0,
             lambda: self.answering.busy if self._open_answering else False,
+            models,
         )
-        self._grammars: dict[tuple[int, int], Grammars] = {}
-        """By what target and drafter are; made at first use, in the thread below."""
+        self._preparing = Preparing(options.defaults)
         # One: a tokenizer is not for several threads at once.
         self._encoding = ThreadPoolExecutor(1, "omnidraft encoding")
 
@@ -130,112 +122,61 @@ class Service:
 
     async def models(self, request: Request) -> Response:
         """Which models there are."""
-        return JSONResponse({"object": "list", "data": [self._described(n) for n in self._models]})
+        shown = [self._shown(name) for name in self._models.described]
+        return JSONResponse({"object": "list", "data": shown})
 
     async def model(self, request: Request) -> Response:
         """One of them."""
-        name = request.path_params["name"]
-        self._session(name)
-        return JSONResponse(self._described(name))
+        return JSONResponse(self._shown(request.path_params["name"]))
 
     async def chat(self, request: Request) -> AnswerResponse:
         """The next message of a conversation."""
         asked = read_request(ChatRequest, await read_body(request, self._options.max_body))
-        prompts = [asked.conversation]
-        target = self._session(asked.model).target
-        use = await self._encoded(asked.tool_use, target)
-        if use is None:
-            return await self._answer(request, asked, prompts, asked.form, ChatReply)
-        kind = partial(ToolReply, use)
-        return await self._answer(request, asked, prompts, use.form, kind, tools=use.shown)
+        prepare = partial(self._preparing.chat, asked, asked.conversation, asked.form)
+        return await self._answer(request, asked, prepare)
 
     async def completions(self, request: Request) -> AnswerResponse:
         """How texts go on."""
         asked = read_request(CompletionRequest, await read_body(request, self._options.max_body))
-        return await self._answer(
-            request, asked, asked.prompts, asked.form, CompletionReply, raw=True
-        )
-
-    async def _encoded(self, function: Callable[..., Result], *given: Any) -> Result:
-        """The result of what reads texts or grammars, which may take a while."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._encoding, partial(function, *given))
+        prepare = partial(self._preparing.completion, asked, asked.prompts, asked.form)
+        return await self._answer(request, asked, prepare)
 
     async def _answer(
         self,
         request: Request,
         asked: ChatRequest | CompletionRequest,
-        prompts: Sequence[Prompt],
-        form: Form | None,
-        kind: Callable[..., Reply],
-        *,
-        raw: bool = False,
-        tools: Sequence[Tool] = (),
+        prepare: Callable[[Session], Prepared],
     ) -> AnswerResponse:
-        session = self._session(asked.model)
-        constraint: Callable[[], Constraint | None] = lambda: None  # noqa: E731
-        if session.drafter is None and asked.draft_length not in (None, 0, "auto"):
+        model = self._model(asked.model)
+        if model.drafter is None and asked.draft_length not in (None, 0, "auto"):
             raise ApiError(
                 400, "nothing is drafted for this model: leave it out", param="draft_length"
             )
-        if form is not None:
-            try:
-                constraint = await self._encoded(self._constraints, session, form)
-            except OmniDraftError as error:
-                raise refused(error, form.param) from error
-        if penalties := asked.penalties(session.target.model.vocab_size):
-            inner, constraint = constraint, lambda: PenalisedAnswer(penalties, inner())
-        choices: list[Choice] = []
-        for prompt in prompts:
-            try:
-                tokens = await self._encoded(partial(session.encode, prompt, raw=raw, tools=tools))
-                check_prompt(session.target.model, len(tokens))
-            except OmniDraftError as error:
-                raise refused(error, "prompt" if raw else "messages") from error
-            if not tokens:
-                raise ApiError(400, "the prompt holds no tokens: give it some text", param="prompt")
-            room = session.target.model.max_length - len(tokens)
-            for _ in range(asked.n or 1):
-                index = len(choices)
-                options = asked.generation(
-                    index, room, asked.wanted_logprobs, self._options.defaults, raw, constraint()
-                )
-                choices.append(Choice(tokens, options))
-        work = Work(asked.model, session, choices)
-        reply = kind(
-            asked.model,
-            session.target.tokenizer,
-            len(choices),
-            asked.include_usage,
-            len(prompts),
-        )
+        asked.generation(0, 1, self._options.defaults)  # a mistake is told before models are opened
+        work = Work(asked.model, self._models, prepare)
+        # Not in this thread: what reads texts or grammars may take a while.
+        await asyncio.get_running_loop().run_in_executor(self._encoding, work.prepare)
         self.answering.join(_client(request, asked), work)
-        drafting = DraftingTold(reply) if asked.include_drafting else None
-        return AnswerResponse(self.answering, work, reply, bool(asked.stream), drafting)
+        return AnswerResponse(self.answering, work, bool(asked.stream), asked.include_drafting)
 
-    def _constraints(self, session: Session, form: Form) -> Callable[[], Constraint]:
-        models = session.target, session.drafter
-        if (grammars := self._grammars.get(which := (id(models[0]), id(models[1])))) is None:
-            grammars = self._grammars[which] = Grammars(*models)
-        return partial(grammars.constraint, grammars.grammar(form))
-
-    def _session(self, name: str) -> Session:
-        if name not in self._models:
+    def _model(self, name: str) -> Described:
+        described = self._models.described
+        if name not in described:
             raise ApiError(
                 404,
-                f"there is no model {name!r:.80} here; there are: {', '.join(self._models)}",
+                f"there is no model {name!r:.80} here; there are: {', '.join(described)}",
                 param="model",
                 code="model_not_found",
             )
-        return self._models[name]
+        return described[name]
 
-    def _described(self, name: str) -> dict[str, Any]:
+    def _shown(self, name: str) -> dict[str, Any]:
         return {
             "id": name,
             "object": "model",
             "created": self._created,
             "owned_by": "omnidraft",
-            FIELD: described(name, self._models),
+            FIELD: self._model(name)._asdict(),
         }
 
     def _observe(self, model: str, reason: str, statistics: Statistics) -> None:
@@ -250,9 +191,13 @@ class Service:
         )
 
 
-def application(models: Mapping[str, Session], options: ServeOptions) -> Starlette:
-    """The server as an ASGI application; ``state.service`` is what its routes use."""
-    service = Service(models, options)
+def application(models: Models | Mapping[str, Session], options: ServeOptions) -> Starlette:
+    """The server as an ASGI application; ``state.service`` is what its routes use.
+
+    Args:
+        models: or sessions by their names, which may share loaded models.
+    """
+    service = Service(models if isinstance(models, Models) else Models.of(models), options)
     files = page_files()
     app = Starlette(
         routes=[

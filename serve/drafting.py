@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from omnidraft.runtime.decoding.proposal import Proposal
-from omnidraft.runtime.session import Session
 from omnidraft.serve.answering import Ended, Told
 from omnidraft.serve.replies import Json, Reply
 
@@ -54,19 +52,6 @@ class DraftingTold:
             "parents": proposal.parents,
             "accepted": proposal.accepted,
         }
-
-
-def described(name: str, models: Mapping[str, Session]) -> dict[str, Any]:
-    """How a model drafts, for the list of models."""
-    session = models[name]
-    target = next(each for each, other in models.items() if other.target is session.target)
-    learner = session.learner
-    return {
-        "target": target,
-        "drafter": session.drafter.name if session.drafter else None,
-        "adapter": name.removeprefix(f"{target}:") if learner else None,
-        "learns": learner is not None and learner.trainer is not None,
-    }
 
 
 def _figures(ended: Ended) -> Json:

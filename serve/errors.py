@@ -27,7 +27,7 @@ STATUSES = {
     415: "The request does not say that it is JSON.",
     429: "Too many requests wait.",
     500: "The model failed.",
-    503: "The server ends, or the model is in use.",
+    503: "The server ends, or the model is in use or cannot be opened.",
 }
 """Those with which a request is not answered."""
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}

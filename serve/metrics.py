@@ -7,6 +7,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from omnidraft.runtime.statistics import Statistics
+from omnidraft.serve.models import Models
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -17,9 +18,12 @@ class Metrics:
     Args:
         waiting: tells how many requests wait.
         busy: tells whether one is being answered.
+        models: which are opened and closed.
     """
 
-    def __init__(self, waiting: Callable[[], int], busy: Callable[[], bool]) -> None:
+    def __init__(
+        self, waiting: Callable[[], int], busy: Callable[[], bool], models: Models
+    ) -> None:
         self._registry = CollectorRegistry()
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -44,12 +48,14 @@ class Metrics:
             ("model",),
             registry=self._registry,
         )
-        Gauge(
-            "omnidraft_waiting_requests", "Requests that wait", registry=self._registry
-        ).set_function(waiting)
-        Gauge(
-            "omnidraft_running_requests", "Requests being answered", registry=self._registry
-        ).set_function(lambda: float(busy()))
+        for name, text, value in (
+            ("waiting_requests", "Requests that wait", waiting),
+            ("running_requests", "Requests being answered", lambda: float(busy())),
+            ("open_targets", "Targets that are open", lambda: models.count),
+            ("open_bytes", "Bytes of their weights and KV caches", lambda: models.nbytes),
+            ("target_loads", "How often a target was opened", lambda: models.loads),
+        ):
+            Gauge(f"omnidraft_{name}", text, registry=self._registry).set_function(value)
 
     def observe(self, model: str, reason: str, statistics: Statistics) -> None:
         """Count an answer; from any thread."""

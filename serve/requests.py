@@ -103,6 +103,11 @@ class Request(BaseModel):
         return bool(self.stream_options and self.stream_options.include_usage)
 
     @property
+    def wanted_logprobs(self) -> int | None:
+        """As ``GenerationOptions.logprobs``."""
+        return None
+
+    @property
     def include_drafting(self) -> bool:
         """Whether the chunks of a stream tell how their text came about."""
         return bool(self.stream_options and self.stream_options.include_drafting)
@@ -159,10 +164,9 @@ class Request(BaseModel):
         self,
         index: int,
         room: int,
-        logprobs: int | None,
         defaults: Defaults,
-        raw: bool,
-        constraint: Constraint | None,
+        raw: bool = False,
+        constraint: Constraint | None = None,
     ) -> GenerationOptions:
         """How one of its answers is generated.
 
@@ -190,7 +194,7 @@ class Request(BaseModel):
                 draft_confidence=defaults.draft_confidence,
                 raw=raw,
                 stop=self.stop or (),
-                logprobs=logprobs,
+                logprobs=self.wanted_logprobs,
                 constraint=constraint,
                 proposals=self.include_drafting,
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from starlette.responses import JSONResponse
@@ -34,20 +34,19 @@ class AnswerResponse:
     of its own. A client that goes away is noticed at once, and its request leaves.
 
     Args:
-        drafting: adds to the chunks of a stream how their text came about; None: nothing is added.
+        stream: it comes in chunks.
+        drafting: they tell how their text came about, too.
     """
 
     def __init__(
         self,
         answering: Answering,
         work: Work,
-        reply: Reply,
         stream: bool,
-        drafting: DraftingTold | None = None,
+        drafting: bool = False,
     ) -> None:
         self._answering = answering
         self._work = work
-        self._reply = reply
         self._stream = stream
         self._drafting = drafting
 
@@ -59,8 +58,11 @@ class AnswerResponse:
         """
         gone = asyncio.create_task(self._leave_when_gone(receive))
         try:
-            send_answer = self._send_events if self._stream else self._send_whole
-            await send_answer(scope, receive, send)
+            reply = await self._begun()
+            if self._stream:
+                await self._send_events(reply, send)
+            else:
+                await self._send_whole(reply, scope, receive, send)
         except _GoneError:
             pass
         finally:
@@ -75,59 +77,60 @@ class AnswerResponse:
         self._answering.leave(self._work)
         self._work.fail(_GoneError())  # while it waits nothing else would come
 
-    async def _events(self) -> AsyncIterator[Begun | Told | Ended]:
-        while (event := await self._work.events.get()) is not None:
-            if isinstance(event, Failed):
-                raise event.error
-            yield event
-
-    async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _begun(self) -> Reply:
+        """Wait for the turn."""
         try:
-            async for event in self._events():
-                if isinstance(event, Told):
-                    self._reply.add(event.choice, event.piece)
-                elif isinstance(event, Ended):
-                    self._end(event)
+            begun = await self._next()
         except _GoneError:
             raise
         except Exception as error:
             raise failed(error) from error
-        await JSONResponse(self._reply.object())(scope, receive, send)
+        assert isinstance(begun, Begun)
+        return begun.reply
 
-    async def _send_events(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun = False
+    async def _next(self) -> Begun | Told | Ended | None:
+        event = await self._work.events.get()
+        if isinstance(event, Failed):
+            raise event.error
+        return event
+
+    async def _send_whole(self, reply: Reply, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            async for event in self._events():
-                if not begun:
-                    begun = True
-                    await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-                    await self._send_data(send, self._reply.openings())
+            while (event := await self._next()) is not None:
                 if isinstance(event, Told):
-                    chunks = self._reply.chunks(event.choice, event.piece)
-                    if self._drafting is not None:
-                        chunks = self._drafting.with_pieces(event, chunks)
+                    reply.add(event.choice, event.piece)
+                elif isinstance(event, Ended):
+                    _end(reply, event)
+        except _GoneError:
+            raise
+        except Exception as error:
+            raise failed(error) from error
+        await JSONResponse(reply.object())(scope, receive, send)
+
+    async def _send_events(self, reply: Reply, send: Send) -> None:
+        drafting = DraftingTold(reply) if self._drafting else None
+        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        try:
+            await self._send_data(send, reply.openings())
+            while (event := await self._next()) is not None:
+                if isinstance(event, Told):
+                    chunks = reply.chunks(event.choice, event.piece)
+                    if drafting is not None:
+                        chunks = drafting.with_pieces(event, chunks)
                     await self._send_data(send, chunks)
                 elif isinstance(event, Ended):
-                    self._end(event)
-                    chunks = self._reply.endings(event.choice)
-                    if self._drafting is not None:
-                        chunks = self._drafting.with_figures(event, chunks)
+                    _end(reply, event)
+                    chunks = reply.endings(event.choice)
+                    if drafting is not None:
+                        chunks = drafting.with_figures(event, chunks)
                     await self._send_data(send, chunks)
-            await self._send_data(send, self._reply.last())
+            await self._send_data(send, reply.last())
             await self._send_raw(send, b"data: [DONE]\n\n")
         except _GoneError:
             raise
         except Exception as error:
-            told = failed(error)
-            if not begun:
-                raise told from error
-            await self._send_data(send, [told.body()])
+            await self._send_data(send, [failed(error).body()])
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    def _end(self, event: Ended) -> None:
-        if event.reason == "cancelled":  # the client is here: it is the server that ends
-            raise ApiError(503, "the server is ending", code="server_ending")
-        self._reply.end(event.choice, event.reason, event.statistics)
 
     async def _send_data(self, send: Send, chunks: Iterable[Json]) -> None:
         for chunk in chunks:
@@ -136,6 +139,12 @@ class AnswerResponse:
     @staticmethod
     async def _send_raw(send: Send, data: bytes) -> None:
         await send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+def _end(reply: Reply, event: Ended) -> None:
+    if event.reason == "cancelled":  # the client is here: it is the server that ends
+        raise ApiError(503, "the server is ending", code="server_ending")
+    reply.end(event.choice, event.reason, event.statistics)
 
 
 def as_json(value: Any) -> bytes:

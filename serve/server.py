@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import uvicorn
 
 from omnidraft.runtime.errors import OmniDraftError
-from omnidraft.runtime.session import Session
 from omnidraft.serve.app import ServeOptions, Service, application
+from omnidraft.serve.models import Models
 
 
 class _Server(uvicorn.Server):
@@ -57,7 +57,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def serve(
-    models: Mapping[str, Session],
+    models: Models,
     options: ServeOptions,
     bound: socket.socket,
     ready: Callable[[], None] = lambda: None,

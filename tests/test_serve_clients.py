@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -14,13 +13,16 @@ from typing import Any
 
 import httpx
 import pytest
-from serving import served
+from serving import send, served
 from tiny import write_drafter, write_target
 
 from omnidraft import GenerationOptions, LoadedModel, Session, load_model
-from omnidraft.serve.answering import Answering, Choice, Work
+from omnidraft.serve.answering import Answering, Work
 from omnidraft.serve.app import ServeOptions
 from omnidraft.serve.errors import ApiError
+from omnidraft.serve.models import Models
+from omnidraft.serve.preparing import Choice, Prepared
+from omnidraft.serve.replies import ChatReply
 from omnidraft.serve.requests import Defaults
 
 DRAFTS = Defaults(temperature=0, draft_length=4, draft_confidence=0)
@@ -143,17 +145,6 @@ class Held:
         self.may.release(1_000_000)
 
 
-def send(address: str, body: dict[str, Any], agent: str = "a") -> socket.socket:
-    """Send a request, and leave its answer unread."""
-    host, port = address.removeprefix("http://").split(":")
-    opened = socket.create_connection((host, int(port)))
-    data = json.dumps(body).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {agent}\r\n"
-    head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
-    opened.sendall(head.encode() + data)
-    return opened
-
-
 @pytest.mark.parametrize("where", ["prompt", "answer"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_who_goes_away_frees_the_place_within_a_round(
@@ -242,7 +233,11 @@ def test_the_end_of_the_server_breaks_answers_off(
     async def end() -> None:
         answering = Answering(4, 60)
         options = GenerationOptions(100, draft_length=0)
-        works = [Work("tiny", session, [Choice([5, 6, 7], options)]) for _ in range(2)]
+        models = Models.of({"tiny": session})
+        prepared = Prepared(
+            [Choice([5, 6, 7], options)], ChatReply("tiny", session.target.tokenizer, 1, False)
+        )
+        works = [Work("tiny", models, lambda _: prepared) for _ in range(2)]
         for work in works:
             answering.join("a", work)
         await asyncio.to_thread(held.begun.acquire)

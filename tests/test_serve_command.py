@@ -119,6 +119,27 @@ def test_several_models_and_a_key(world: dict[str, str]) -> None:
         assert process.returncode == 0 and "POST" not in err and "secret" not in err
 
 
+def test_models_are_opened_when_they_are_asked(world: dict[str, str]) -> None:
+    options = ("--target", world["target"], "--target", world["other"], "--temperature", "0")
+    with running(world, *options, "--model-memory", "1") as (process, address, _):
+        listed = httpx.get(address + "/v1/models").json()["data"]
+        assert [each["id"] for each in listed] == ["target", "other"]
+        assert "omnidraft_open_targets 1.0" in httpx.get(address + "/metrics").text
+        texts = []
+        for name in ("target", "other", "target", "other"):
+            asked = {"model": name, "prompt": "The quick", "max_tokens": 8}
+            answer = httpx.post(address + "/v1/completions", json=asked, timeout=300)
+            texts.append(answer.json()["choices"][0]["text"])
+        assert texts[:2] == texts[2:] and texts[0] != texts[1]
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+    told = re.findall(r"(\w+) (opened|closed)", err)
+    opened = [name for name, what in told if what == "opened"]
+    assert opened == ["other", "target", "other"]  # the first one before the log begins
+    assert [name for name, what in told if what == "closed"] == ["target", "other"] * 2
+
+
 def test_an_adapter_is_a_model_of_its_own_and_learns(world: dict[str, str]) -> None:
     options = ("--target", world["target"], "--adapter", "work", "--learn", "--temperature", "0")
     with running(world, *options) as (process, address, _):
@@ -153,6 +174,9 @@ def test_an_adapter_is_a_model_of_its_own_and_learns(world: dict[str, str]) -> N
         (["--target", "TARGET", "--api-key", ""], "API key"),
         (["--target", "TARGET", "--port", "70000"], "70000"),
         (["--target", "TARGET", "--queue", "0"], "--queue"),
+        (["--target", "TARGET", "--model-memory", "0"], "--model-memory"),
+        (["--target", "TARGET", "--model-memory", "much"], "--model-memory"),
+        (["--target", "TARGET", "--target", "./gone", "--model-memory", "1"], "./gone"),
         (["--target", "TARGET", "--learn"], "--adapter"),
         (["--target", "TARGET", "--adapter", "w", "--no-draft"], "--adapter"),
         (["--target", "TARGET", "--adapter", "no-such-adapter"], "no-such-adapter"),

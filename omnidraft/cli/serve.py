@@ -5,8 +5,10 @@ from __future__ import annotations
 import ipaddress
 import logging
 import sys
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -14,14 +16,20 @@ from rich.text import Text
 from omnidraft import Session
 from omnidraft.cli import options as opt
 from omnidraft.cli.interruption import Interrupted
-from omnidraft.cli.loading import keep_what_was_learned, open_models
-from omnidraft.cli.output import errors
-from omnidraft.opening import adapter_choice
+from omnidraft.cli.loading import keep_what_was_learned
+from omnidraft.cli.output import errors, steps
+from omnidraft.opening import adapter_choice, find_pair, open_pair
 from omnidraft.runtime.decoding.kept_texts import KeptTexts
 from omnidraft.runtime.errors import MissingDependencyError, OptionError
+from omnidraft.runtime.models import LoadedModel
 from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION
+from omnidraft.runtime.models.progress import Progress
 from omnidraft.runtime.options import DEFAULT_DRAFT_LENGTH, read_draft_length
+from omnidraft.runtime.profiling.memory import weights_bytes
 from omnidraft.runtime.session import default_ngram_folder
+
+if TYPE_CHECKING:
+    from omnidraft.runtime.learning.learner import AdapterChoice
 
 _KEY_VARIABLE = "OMNIDRAFT_API_KEY"
 
@@ -85,6 +93,15 @@ def serve(
             help="Megabytes for the KV caches of conversations of a target, beside the last one.",
         ),
     ] = 512,
+    model_memory: Annotated[
+        int | None,
+        typer.Option(
+            **opt.whole(1),
+            help="Megabytes for the models that are open: others are opened when they are asked. "
+            "Without it all are, from the start.",
+            show_default=False,
+        ),
+    ] = None,
     quantization: opt.Weights = DEFAULT_QUANTIZATION,
     engine: opt.RunBy = None,
     threads: opt.Threads = None,
@@ -114,6 +131,7 @@ def serve(
         ) from error
     from omnidraft.serve import server
     from omnidraft.serve.app import ServeOptions
+    from omnidraft.serve.models import Described, Models, Target
     from omnidraft.serve.requests import Defaults
 
     _check_key(api_key, host)
@@ -135,40 +153,73 @@ def serve(
     # Before models are loaded, which takes a while: a port that is in use is told at once.
     with server.bind(host, port) as bound:
         address, number = bound.getsockname()[:2]
-        sessions: dict[str, Session] = {}
-        for name, place in names.items():
-            wanted = [each for of, each in adapters if of == name]
-            choices = {f"{name}:{each}": adapter_choice(each, learn) for each in wanted}
-            target_model, drafter_model = open_models(
-                place,
-                drafter if length else None,
-                quantization,
-                engine,
-                threads,
-                context=context,
-                learnable=bool(choices),
-            )
-            kept = KeptTexts(target_model.model, keep_memory * 1_000_000)
-            sessions[name] = Session(
-                target_model, drafter_model, ngram_folder=default_ngram_folder(), kept=kept
-            )
-            for full, choice in choices.items():
-                sessions[full] = Session(target_model, drafter_model, adapter=choice, kept=kept)
+        targets = []
+        drafts = drafter if length else None
+        with steps("loading") as show:
+            for name, place in names.items():
+                described = {name: Described(name, drafts)}
+                choices = {}
+                for each in (each for of, each in adapters if of == name):
+                    described[f"{name}:{each}"] = Described(name, drafts, each, learn)
+                    choices[f"{name}:{each}"] = adapter_choice(each, learn)
+                # What is missing is told now, and what takes long is done.
+                found = find_pair(
+                    place, drafts, quantization, engine, learnable=bool(choices), progress=show
+                )
+                opener = partial(
+                    _sessions,
+                    name,
+                    choices,
+                    keep_memory * 1_000_000,
+                    partial(
+                        open_pair,
+                        place,
+                        drafts,
+                        quantization,
+                        engine,
+                        threads,
+                        context=context,
+                        learnable=bool(choices),
+                    ),
+                )
+                targets.append(Target(described, sum(map(weights_bytes, found)), opener))
+            budget = None if model_memory is None else model_memory * 1_000_000
+            models = Models(targets, budget, partial(keep_what_was_learned, learn=learn))
+            for name in names if budget is None else [next(iter(names))]:
+                models.open(name, show)
         if not quiet:
             _log_requests()
         shown = f"[{address}]" if ":" in address else address
 
         def ready() -> None:
             place = f"http://{shown}:{number}"
-            _say(f"{', '.join(sessions)} at {place}/v1, a page at {place}/; Ctrl-C ends it.")
+            _say(
+                f"{', '.join(models.described)} at {place}/v1, a page at {place}/; Ctrl-C ends it."
+            )
 
         try:
-            server.serve(sessions, served, bound, ready)
+            server.serve(models, served, bound, ready)
         except Interrupted:
             _say("stopped")  # as it should
         finally:
-            for session in sessions.values():
-                keep_what_was_learned(session, learn)
+            models.close()
+
+
+def _sessions(
+    name: str,
+    choices: Mapping[str, AdapterChoice],
+    kept_bytes: int,
+    open_models: Callable[..., tuple[LoadedModel, LoadedModel | None]],
+    progress: Progress,
+) -> dict[str, Session]:
+    """Open a target: its session, and those with adapters."""
+    target, drafter = open_models(progress=progress)
+    kept = KeptTexts(target.model, kept_bytes)
+    plain = Session(target, drafter, ngram_folder=default_ngram_folder(), kept=kept)
+    return {name: plain} | {
+        full: Session(target, drafter, adapter=choice, kept=kept)
+        for full, choice in choices.items()
+    }
 
 
 def _names(targets: list[str]) -> dict[str, str]:

@@ -80,12 +80,7 @@ def load_model(
         threads = default_threads()
     else:
         _check_threads(threads, warn=not drafts)
-    if engine is not None:
-        engine_spec(engine).check()  # before much is fetched for it
-    if engine is not None and engine_spec(engine).checkpoints:
-        path = resolve_checkpoint(name, progress=progress)
-    else:
-        path = resolve(name, quantization, progress=progress)
+    path = find_model(name, quantization=quantization, engine=engine, progress=progress)
     kind = engine or engine_of(path)
     try:
         model = open_engine(path, kind, threads=threads, context=context)
@@ -114,6 +109,26 @@ def load_model(
             # Also where the folder could not be written.
             model.least_pass = least_pass  # type: ignore[attr-defined]
     return LoadedModel(name, path, model, tokenizer, difference == 0, kind, threads, difference)
+
+
+def find_model(
+    name: str,
+    *,
+    quantization: Quantization = DEFAULT_QUANTIZATION,
+    engine: Engine | None = None,
+    progress: Progress = silent,
+) -> Path:
+    """The place of what ``load_model`` loads, fetched and converted if need be.
+
+    Raises:
+        ModelNotFoundError, MissingDependencyError: see ``load_model``.
+        OmniDraftError: see ``resolve``.
+    """
+    if engine is not None:
+        engine_spec(engine).check()  # before much is fetched for it
+        if engine_spec(engine).checkpoints:
+            return resolve_checkpoint(name, progress=progress)
+    return resolve(name, quantization, progress=progress)
 
 
 def _check_threads(threads: int, *, warn: bool) -> None:
