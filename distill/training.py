@@ -19,6 +19,7 @@ from omnidraft.distill.config import Stage, Training
 from omnidraft.distill.files import file_in_folder
 from omnidraft.distill.grid import eight_bits, on_grid
 from omnidraft.distill.losses import likelihood_matching, soft_cross_entropy
+from omnidraft.distill.muon import Float32Muon
 from omnidraft.distill.network import Drafter
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
 
@@ -169,8 +170,12 @@ def _optimizers(model: Drafter, rate: float) -> list[torch.optim.Optimizer]:
     matrices = [p for name, p in model.named_parameters() if p.dim() == 2 and "layers" in name]
     others = [p for name, p in model.named_parameters() if not (p.dim() == 2 and "layers" in name)]
     muon: Any = torch.optim.Muon
+    settings = {"lr": rate, "weight_decay": 0.02, "momentum": 0.95}
+    on_gpu = matrices[0].is_cuda
     return [
-        muon(matrices, lr=rate, weight_decay=0.02, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
+        muon(matrices, adjust_lr_fn="match_rms_adamw", **settings)
+        if on_gpu
+        else Float32Muon(matrices, **settings),
         torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.95), weight_decay=0.0),
     ]
 
