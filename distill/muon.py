@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -18,11 +19,11 @@ class Float32Muon(torch.optim.Optimizer):
     many times more slowly than float32.
     """
 
-    def __init__(self, params: list[Tensor], lr: float, weight_decay: float, momentum: float):
+    def __init__(self, params: Iterable[Tensor], lr: float, weight_decay: float, momentum: float):
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         """Change the matrices that have a gradient."""
         for group in self.param_groups:
             for matrix in group["params"]:
@@ -46,4 +47,5 @@ def _orthogonal(matrix: Tensor) -> Tensor:
     for _ in range(_ITERATIONS):
         gram = x @ x.T
         x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x.T if matrix.shape[0] > matrix.shape[1] else x
+    result: Tensor = x.T if matrix.shape[0] > matrix.shape[1] else x
+    return result
