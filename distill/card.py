@@ -23,10 +23,15 @@ def card(
     config: Config,
     sampled: Mapping[str, Sampled],
     figures: Mapping[str, Figures],
+    before: Mapping[str, Figures],
     parameters: int,
     versions: Mapping[str, str],
 ) -> str:
-    """Markdown, with the front matter that model hubs read."""
+    """Markdown, with the front matter that model hubs read.
+
+    Args:
+        before: figures of the drafter that training went on from.
+    """
     licences = sorted({teacher.licence for teacher in config.teachers})
     bases = [
         teacher.repository
@@ -77,12 +82,14 @@ def card(
         "",
         "## Figures",
         "",
-        f"On {config.held_out} documents of each teacher that it has not seen, of which the greedy "
-        f"answers count. Tokens a round: the teacher's, at draft length {DRAFT_LENGTH}.",
+        f"On up to {config.held_out} documents of each teacher that it has not seen, a quarter of "
+        "them at most, of which the greedy answers count. Tokens a round: the teacher's, at draft "
+        f"length {DRAFT_LENGTH}.",
         "",
         "| teacher | answers | tokens | tokens a round | first choice right | loss |",
         "| --- | --- | --- | --- | --- | --- |",
         *_figures(figures),
+        *_figures({f"{name}, before": each for name, each in before.items()}),
         "",
         "Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ".",
     ]

@@ -85,9 +85,9 @@ class ServerTeacher(_Teacher):
     tokens: Positive
     key_variable: str | None = None
     requests: Positive = 8
-    """At a time."""
+    """At a time: no more than the server answers at once."""
     timeout: Annotated[float, Field(gt=0)] = 120.0
-    """Seconds for one answer."""
+    """Seconds for one answer, with the time that it waits for its turn."""
 
 
 class TextTeacher(_Teacher):
@@ -176,6 +176,7 @@ class Training(_Part):
     longest: Annotated[int, Field(ge=64)] = 1280
     """Draft tokens of a document; longer ones are cut."""
     checkpoint_steps: Positive = 500
+    """Between checkpoints; where they take longer there is one every two minutes."""
 
 
 class Config(_Part):
@@ -185,7 +186,7 @@ class Config(_Part):
     seed: Annotated[int, Field(ge=0)] = 0
     tokenizer: str | None = None
     held_out: Positive = 64
-    """Documents of each teacher that are kept for the evaluation."""
+    """Documents of each teacher that are kept for the evaluation: a quarter of them at most."""
     drafter: Shape = Shape()
     teachers: Annotated[list[Teacher], Field(min_length=1)]
     sampling: Sampling = Sampling()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from omnidraft.distill.evaluation import Figures, evaluate
 from omnidraft.distill.network import Drafter, hf_config
 from omnidraft.distill.packing import FORMAT, pack, unpack
 from omnidraft.distill.sampled_text import sample
-from omnidraft.distill.shards import Shard, read_shard, shards_of
+from omnidraft.distill.shards import Shard, count_shard, read_shard, shards_of
 from omnidraft.distill.spellings import Speller
 from omnidraft.distill.training import Told, train
 from omnidraft.distill.vocabulary_order import order_of, proposals, reordered_tokenizer
@@ -50,10 +50,12 @@ class Result:
 
     Args:
         figures: in the first process alone.
+        before: of the drafter that training went on from, if it did.
     """
 
     folder: Path
     figures: dict[str, Figures]
+    before: dict[str, Figures]
 
 
 def distill(path: Path, output: Path, show: Show = lambda step, done, detail: None) -> Result:
@@ -82,7 +84,7 @@ def distill(path: Path, output: Path, show: Show = lambda step, done, detail: No
         run.finish(model)
     accelerator.wait_for_everyone()
     accelerator.end_training()
-    return Result(output / "drafter", run.figures)
+    return Result(output / "drafter", run.figures, run.before)
 
 
 class _Run:
@@ -95,6 +97,7 @@ class _Run:
         self.tokenizer = Tokenizer(self.files)
         self.speller = Speller(self.tokenizer)
         self.figures: dict[str, Figures] = {}
+        self.before: dict[str, Figures] = {}
 
     def claim(self) -> None:
         """Make the folder this configuration's."""
@@ -146,10 +149,11 @@ class _Run:
             shards = shards_of(self.output / "shards" / teacher.name)
             if not shards:
                 raise OmniDraftError(f"{teacher.name} has given no text.")
-            for number, shard in enumerate(shards):
+            held_out = _held_out_of(shards, self.config.held_out)
+            for shard, (held, count) in zip(shards, held_out, strict=True):
                 documents = self.output / "documents" / teacher.name / f"{shard.stem}.safetensors"
-                if not documents.exists():
-                    jobs.append(_Job(self.config, self.files, shard, documents, number == 0))
+                if held < count and not documents.exists():
+                    jobs.append(_Job(self.config, self.files, shard, documents, held))
         # No process writes before all have seen the same.
         self.accelerator.wait_for_everyone()
         mine = jobs[self.accelerator.process_index :: self.accelerator.num_processes]
@@ -204,13 +208,7 @@ class _Run:
         mass = proposals(model, islice(plan.steps(0), _ORDERED_BY))
         specials = [token for token, each in enumerate(self.tokenizer.surfaces) if each is None]
         order = order_of(mass, specials)
-        for teacher in config.teachers:
-            self.show("evaluating", None, teacher.name)
-            first = read_shard(shards_of(self.output / "shards" / teacher.name)[0])
-            held_out = (
-                (first.surfaces, document) for document in first.documents[: config.held_out]
-            )
-            self.figures[teacher.name] = evaluate(model, held_out, self.speller)
+        self._evaluate(model)
         state = model.hf_state()
         name = "model.embed_tokens.weight"
         state[name] = state[name][order]
@@ -229,6 +227,8 @@ class _Run:
         versions = {each: version(each) for each in ("torch", "accelerate", "pyarrow")}
         tokenizer = reordered_tokenizer(self.files["tokenizer.json"], order)
         figures = {name: each.as_dict() for name, each in self.figures.items()}
+        for name, each in self.before.items():
+            figures[name]["before"] = each.as_dict()
         with whole_folder(self.output / "drafter") as folder:
             save_file(pack(state, grid=grid), folder / "model.safetensors", {"format": FORMAT})
             (folder / "model.safetensors").chmod(0o644)
@@ -238,8 +238,29 @@ class _Run:
             (folder / "config.toml").write_bytes(self.path.read_bytes())
             _write_json(folder / "config.json", described)
             _write_json(folder / "figures.json", figures)
-            text = card(config, sampled, self.figures, parameters, versions)
+            text = card(config, sampled, self.figures, self.before, parameters, versions)
             (folder / "README.md").write_text(text, "utf-8")
+
+    def _evaluate(self, model: Drafter) -> None:
+        """What the drafter is worth, and what it was worth before."""
+        config = self.config
+        begun_from = None
+        if config.drafter.start is not None:
+            begun_from = Drafter(config.drafter, self.speller.vocab_size).to(
+                self.accelerator.device
+            )
+            _take_weights(begun_from, _drafter_folder(config.drafter.start, self.path.parent))
+        for teacher in config.teachers:
+            self.show("evaluating", None, teacher.name)
+            held_out = []
+            shards = shards_of(self.output / "shards" / teacher.name)
+            for path, (held, _) in zip(shards, _held_out_of(shards, config.held_out), strict=True):
+                if held:
+                    shard = read_shard(path)
+                    held_out += [(shard.surfaces, each) for each in shard.documents[:held]]
+            self.figures[teacher.name] = evaluate(model, held_out, self.speller)
+            if begun_from is not None:
+                self.before[teacher.name] = evaluate(begun_from, held_out, self.speller)
 
     def _plan(self, cut_heads: bool, seed: int, alone: bool = False) -> Plan:
         parts: list[tuple[Documents, float]] = []
@@ -277,21 +298,29 @@ class _Run:
 
 @dataclass(frozen=True)
 class _Job:
-    """A shard to be spelled. ``first``: its first documents are held out."""
+    """A shard to be spelled. ``held_out``: so many of its first documents are not."""
 
     config: Config
     tokenizer: dict[str, bytes]
     shard: Path
     documents: Path
-    first: bool
+    held_out: int
+
+
+def _held_out_of(shards: Sequence[Path], wanted: int) -> list[tuple[int, int]]:
+    """How many of each shard's documents are not learned from, and how many it has."""
+    counts = [count_shard(path)[0] for path in shards]
+    left = min(wanted, sum(counts) // 4)
+    held_out = []
+    for count in counts:
+        held_out.append((min(left, count), count))
+        left -= held_out[-1][0]
+    return held_out
 
 
 def _spell(job: _Job) -> None:
     shard = read_shard(job.shard)
-    if job.first:
-        rest = shard.documents[job.config.held_out :]
-        # So few documents that there is nothing else to learn from.
-        shard = Shard(shard.surfaces, rest or shard.documents)
+    shard = Shard(shard.surfaces, shard.documents[job.held_out :])
     training = job.config.training
     speller = Speller(Tokenizer(job.tokenizer))
     documents = build(

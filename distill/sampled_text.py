@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -26,6 +27,10 @@ from omnidraft.runtime.errors import OmniDraftError
 Tell = Callable[[int, int | None], None]
 """Is told how many tokens there are, and how many there are to be; None: it is not known."""
 
+_TOLD = 1.0  # seconds between two words about it
+# Seconds after which a shard is written, however small: a machine may fail without a word.
+_KEPT = 600.0
+
 
 def sample(
     teacher: Teacher,
@@ -38,7 +43,8 @@ def sample(
     processes: int = 1,
     tell: Tell = lambda done, wanted: None,
 ) -> None:
-    """Write a teacher's shards until there are enough; what is there is kept.
+    """Write a teacher's shards until there are enough; what is there is kept, and so is what there
+    is when it is stopped.
 
     Args:
         folder: of the teacher's shards.
@@ -79,36 +85,39 @@ def sample(
             return
     sampler = open_sampler(teacher, config, sources)
     documents = islice(sampler.documents(seed), skipped, None)
-    mine = 0
-    tell(done, None if wanted is None else done + wanted)
-    for part in _parts(documents, config.sampling.shard_tokens, wanted):
-        mine += sum(len(document.tokens) for document in part)
-        write_shard(shard_path(folder, number), _compact(sampler.surfaces, part), source)
-        number += step
-        tell(done + mine, None if wanted is None else done + wanted)
+    part: list[Document] = []
+    mine = held = 0
+    told = begun = time.monotonic()
+
+    def keep() -> None:
+        nonlocal number, held, begun
+        if part:
+            write_shard(shard_path(folder, number), _compact(sampler.surfaces, part), source)
+            number += step
+        part.clear()
+        held, begun = 0, time.monotonic()
+
+    whole = None if wanted is None else done + wanted
+    tell(done, whole)
+    try:
+        for document in documents:
+            part.append(document)
+            held += len(document.tokens)
+            mine += len(document.tokens)
+            now = time.monotonic()
+            if held >= config.sampling.shard_tokens or now - begun >= _KEPT:
+                keep()
+            if now - told >= _TOLD:
+                told = now
+                tell(done + mine, whole)
+            if wanted is not None and mine >= wanted:
+                break
+    finally:
+        keep()  # also of what is interrupted, or fails
+    tell(done + mine, whole)
     if wanted is None:
         folder.mkdir(parents=True, exist_ok=True)
         complete.touch()
-
-
-def _parts(
-    documents: Iterator[Document], size: int, wanted: int | None
-) -> Iterator[list[Document]]:
-    """Documents by shards, until there are ``wanted`` tokens."""
-    part: list[Document] = []
-    held = total = 0
-    for document in documents:
-        part.append(document)
-        held += len(document.tokens)
-        total += len(document.tokens)
-        enough = wanted is not None and total >= wanted
-        if held >= size or enough:
-            yield part
-            part, held = [], 0
-        if enough:
-            return
-    if part:
-        yield part
 
 
 def _compact(surfaces: list[bytes | None], documents: list[Document]) -> Shard:

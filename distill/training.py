@@ -19,11 +19,15 @@ from omnidraft.distill.config import Stage, Training
 from omnidraft.distill.files import file_in_folder
 from omnidraft.distill.grid import eight_bits, on_grid
 from omnidraft.distill.losses import likelihood_matching, soft_cross_entropy
+from omnidraft.distill.muon import Float32Muon
 from omnidraft.distill.network import Drafter
 from omnidraft.runtime.errors import DamagedFileError, OmniDraftError
 
-# Steps between two words about the loss.
+# Steps between two words about the loss, or seconds where steps are slow.
 _TOLD = 50
+_TOLD_SECONDS = 10.0
+# Seconds between checkpoints where steps are so slow that much would be lost.
+_KEPT_SECONDS = 120.0
 _LARGEST_GRADIENT = 1.0
 
 
@@ -58,7 +62,7 @@ def train(
     Args:
         model: of the same weights in every process; changed in place.
         plan: of this process's share.
-        checkpoint: a file, written every ``settings.checkpoint_steps``.
+        checkpoint: a file, written every ``settings.checkpoint_steps``, or two minutes.
         digest: of everything that decides what comes out; a checkpoint of another is refused.
 
     Raises:
@@ -70,7 +74,7 @@ def train(
     optimizers = _optimizers(model, stage.rate)
     done = _load(checkpoint, digest, model, optimizers) if checkpoint.exists() else 0
     running, since = torch.zeros((), device=accelerator.device), time.monotonic()
-    told, seen = done, 0
+    told, seen, kept = done, 0, since
     with _rounding(model, stage, device):
         for step, batch in zip(range(done, stage.steps), plan.steps(done), strict=False):
             rate = _rate(stage, step)
@@ -79,8 +83,9 @@ def train(
                     group["lr"] = rate
             running += _step(model, optimizers, batch, stage, accelerator)
             seen += settings.positions
-            if (step + 1) % _TOLD == 0 or step + 1 == stage.steps:
-                took, since = time.monotonic() - since, time.monotonic()
+            now, last = time.monotonic(), step + 1 == stage.steps
+            if (step + 1) % _TOLD == 0 or now - since >= _TOLD_SECONDS or last:
+                took, since = now - since, now
                 loss = float(running) / (step + 1 - told)
                 if not loss < float("inf"):  # NaN is not
                     raise OmniDraftError(
@@ -90,9 +95,12 @@ def train(
                 tell(Told(step + 1, loss, seen / took))
                 running.zero_()
                 told, seen = step + 1, 0
-            if (step + 1) % settings.checkpoint_steps == 0 or step + 1 == stage.steps:
+            regular = (step + 1) % settings.checkpoint_steps == 0 or last
+            if regular or now - kept >= _KEPT_SECONDS:
                 if accelerator.is_main_process:
                     _save(checkpoint, digest, model, optimizers, step + 1)
+                kept = time.monotonic()
+            if regular:  # the others' clocks may be behind
                 accelerator.wait_for_everyone()
 
 
@@ -162,8 +170,12 @@ def _optimizers(model: Drafter, rate: float) -> list[torch.optim.Optimizer]:
     matrices = [p for name, p in model.named_parameters() if p.dim() == 2 and "layers" in name]
     others = [p for name, p in model.named_parameters() if not (p.dim() == 2 and "layers" in name)]
     muon: Any = torch.optim.Muon
+    settings = {"lr": rate, "weight_decay": 0.02, "momentum": 0.95}
+    on_gpu = matrices[0].is_cuda
     return [
-        muon(matrices, lr=rate, weight_decay=0.02, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
+        muon(matrices, adjust_lr_fn="match_rms_adamw", **settings)
+        if on_gpu
+        else Float32Muon(matrices, **settings),
         torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.95), weight_decay=0.0),
     ]
 

@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -282,13 +283,26 @@ class Server(BaseHTTPRequestHandler):
 
     logprobs = True
     failures = 0
+    answers = 10**6
+    """After so many it fails."""
+    asked = count()
+    at_once = 10**6
+    late = Event()
+    """Until it is set only the first ``at_once`` get their answer."""
+    refusal = b""
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if type(self).failures:
-            type(self).failures -= 1
+        if self.refusal:
+            self.say(400, self.refusal)
+            return
+        if type(self).failures or not type(self).answers:
+            type(self).failures = max(0, type(self).failures - 1)
             self.send_error(503)
             return
+        type(self).answers -= 1
+        if body.get("logprobs") and next(self.asked) >= self.at_once:
+            self.late.wait()
         text = "Größe zählt."
         data = text.encode()
         pieces = [data[i : i + 3] for i in range(0, len(data), 3)]
@@ -307,8 +321,10 @@ class Server(BaseHTTPRequestHandler):
         choice: dict[str, Any] = {"message": {"role": "assistant", "content": text}}
         if body.get("logprobs") and self.logprobs:
             choice["logprobs"] = {"content": content}
-        answer = json.dumps({"choices": [choice]}).encode()
-        self.send_response(200)
+        self.say(200, json.dumps({"choices": [choice]}).encode())
+
+    def say(self, status: int, answer: bytes) -> None:
+        self.send_response(status)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
         self.wfile.write(answer)
@@ -317,13 +333,23 @@ class Server(BaseHTTPRequestHandler):
         pass
 
 
+class QuietServer(ThreadingHTTPServer):
+    def handle_error(self, *_: Any) -> None:
+        """A client that has gone is no error."""
+
+
+async def no_pause(seconds: float) -> None:
+    pass
+
+
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     needs("httpx")
     needs("pyarrow")
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
-    Server.logprobs, Server.failures = True, 0
-    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as running:
+    monkeypatch.setattr("asyncio.sleep", no_pause)
+    Server.logprobs, Server.failures, Server.answers, Server.refusal = True, 0, 10**6, b""
+    Server.asked, Server.at_once, Server.late = count(), 10**6, Event()
+    with QuietServer(("127.0.0.1", 0), Server) as running:
         Thread(target=running.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{running.server_port}/v1"
         running.shutdown()
@@ -367,4 +393,66 @@ def test_a_server_that_is_gone_is_named(tmp_path: Path, server: str) -> None:
     config, path = by_server(tmp_path, server)
     Server.failures = 10**6
     with pytest.raises(OmniDraftError, match="does not answer"):
+        sample(config.teachers[0], config, tmp_path / "shards", path.parent, [])
+
+
+@pytest.mark.parametrize("requests", [1, 3])
+def test_what_a_server_gave_is_kept_when_it_fails(
+    tmp_path: Path, server: str, requests: int
+) -> None:
+    from omnidraft.distill.sampled_text import sample
+    from omnidraft.distill.shards import count_shard, shards_of
+
+    config, path = by_server(tmp_path, server)
+    teacher = config.teachers[0].model_copy(update={"tokens": 400, "requests": requests})
+    config = config.model_copy(
+        update={"sampling": config.sampling.model_copy(update={"shard_tokens": 10**6})}
+    )
+    folder = tmp_path / "shards"
+    Server.answers = 20
+    with pytest.raises(OmniDraftError, match="is kept"):
+        sample(teacher, config, folder, path.parent, shards_of(folder))
+    kept = list(said_in(folder))
+    # An answer takes one request or two; those of the last questions may be missing.
+    assert len(kept) >= 10 - requests
+    Server.answers = 10**6
+    sample(teacher, config, folder, path.parent, shards_of(folder))
+    assert list(said_in(folder))[: len(kept)] == kept
+    assert sum(count_shard(each)[1] for each in shards_of(folder)) >= 400
+
+
+def test_who_stops_waits_for_no_answer(tmp_path: Path, server: str) -> None:
+    from omnidraft.distill.sampling import open_sampler
+
+    config, path = by_server(tmp_path, server)
+    Server.at_once = 1
+
+    def one() -> None:
+        documents = open_sampler(config.teachers[0], config, path.parent).documents(0)
+        next(documents)
+        documents.close()
+
+    asking = Thread(target=one, daemon=True)
+    asking.start()
+    asking.join(60)  # half of what an answer may take
+    assert not asking.is_alive()
+    Server.late.set()
+
+
+@pytest.mark.parametrize(
+    ("refusal", "said"),
+    [
+        (b'{"error": {"message": "the model m is not known"}}', "the model m is not known"),
+        (b"go away", "go away"),
+        (b"", "400"),
+    ],
+)
+def test_what_a_server_refuses_is_told_in_its_words(
+    tmp_path: Path, server: str, refusal: bytes, said: str
+) -> None:
+    from omnidraft.distill.sampled_text import sample
+
+    config, path = by_server(tmp_path, server)
+    Server.refusal = refusal or b" "
+    with pytest.raises(OmniDraftError, match=f"400: .*{said}" if refusal else said):
         sample(config.teachers[0], config, tmp_path / "shards", path.parent, [])

@@ -9,7 +9,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -32,10 +35,12 @@ from omnidraft.distill.losses import (  # noqa: E402
     log_likelihoods,
     soft_cross_entropy,
 )
+from omnidraft.distill.muon import Float32Muon  # noqa: E402
 from omnidraft.distill.network import Drafter  # noqa: E402
+from omnidraft.distill.run import distill  # noqa: E402
 from omnidraft.distill.shards import Shard  # noqa: E402
 from omnidraft.distill.spellings import Speller  # noqa: E402
-from omnidraft.distill.training import train  # noqa: E402
+from omnidraft.distill.training import Told, train  # noqa: E402
 from omnidraft.runtime.errors import DamagedFileError  # noqa: E402
 
 SHAPE = Shape(layers=1, hidden_size=32, feed_forward_size=64, heads=2, positions=128)
@@ -134,7 +139,12 @@ SETTINGS = Training(
 )
 
 
-def trained(checkpoint: Path, stop_after: int | None = None) -> dict[str, torch.Tensor]:
+def trained(
+    checkpoint: Path,
+    stop_after: int | None = None,
+    settings: Training = SETTINGS,
+    tell: Callable[[Told], None] = lambda _: None,
+) -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
     model = Drafter(SHAPE, draft_tokenizer().vocab_size)
     accelerator = Accelerator(cpu=True)
@@ -152,11 +162,12 @@ def trained(checkpoint: Path, stop_after: int | None = None) -> dict[str, torch.
     train(
         model,
         plan(),
-        SETTINGS.stages[0],
-        SETTINGS,
+        settings.stages[0],
+        settings,
         checkpoint=checkpoint,
         digest="this",
         accelerator=accelerator,
+        tell=tell,
     )
     return model.state_dict()
 
@@ -173,6 +184,47 @@ def test_training_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
         found = trained(tmp_path / "stopped.pt")
     for name, value in expected.items():
         assert torch.equal(found[name], value), name
+
+
+def test_slow_steps_are_told_and_kept_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seldom = SETTINGS.model_copy(update={"checkpoint_steps": 500})
+    expected = trained(tmp_path / "whole.pt")
+    # Minutes pass from one look at the clock to the next.
+    clock = SimpleNamespace(monotonic=map(float, count(0, 200)).__next__)
+    monkeypatch.setattr("omnidraft.distill.training.time", clock)
+    steps = []
+
+    def tell(told: Told) -> None:
+        steps.append(told.step)
+        if len(steps) == 6:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        trained(tmp_path / "stopped.pt", settings=seldom, tell=tell)
+    assert steps == [1, 2, 3, 4, 5, 6]
+    found = trained(tmp_path / "stopped.pt", settings=seldom, tell=tell)
+    assert steps == [*range(1, 7), *range(6, 15)]
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), name
+
+
+@pytest.mark.parametrize("shape", [(32, 80), (80, 32), (32, 32)])
+def test_muon_is_torchs_but_for_rounding(shape: tuple[int, int]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    begin = torch.randn(shape, generator=generator)
+    mine, theirs = torch.nn.Parameter(begin.clone()), torch.nn.Parameter(begin.clone())
+    how = {"lr": 0.1, "weight_decay": 0.02, "momentum": 0.95}
+    optimizers = [
+        Float32Muon([mine], **how),
+        torch.optim.Muon([theirs], adjust_lr_fn="match_rms_adamw", **how),
+    ]
+    for _ in range(3):
+        mine.grad = torch.randn(shape, generator=generator)
+        theirs.grad = mine.grad.clone()
+        for each in optimizers:
+            each.step()
+    moved = theirs - begin
+    assert float((mine - theirs).detach().norm() / moved.detach().norm()) < 0.03
 
 
 def test_another_runs_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -324,6 +376,28 @@ def test_one_command_makes_a_drafter_that_drafts(made: Path, tmp_path: Path) -> 
     assert answer.stats.proposed > 0
 
 
+def test_a_few_documents_are_enough_and_the_beginning_is_measured(
+    made: Path, tmp_path: Path
+) -> None:
+    with (tmp_path / "lines.jsonl").open("w") as file:
+        for i in range(9):
+            file.write(json.dumps({"text": " ".join(WORDS[i % 4 :])}) + "\n")
+    text = CONFIG.replace("held_out = 3", "").replace("shard_tokens = 40", "shard_tokens = 1")
+    head, _, _ = text.partition("[[training.stages]]")
+    text = head.replace("[drafter]", f'[drafter]\nstart = "{made / "drafter"}"')
+    # So low a rate leaves the drafter what it was.
+    stage = '[[training.stages]]\nsteps = 1\nrate = 1e-12\nloss = "hard"\n'
+    (tmp_path / "few.toml").write_text(text + stage)
+    result = distill(tmp_path / "few.toml", tmp_path / "few")
+    # A quarter of nine documents, in shards of one.
+    assert result.figures["lines"].answers == 2
+    assert result.before["lines"].rounds == result.figures["lines"].rounds
+    assert len(list((tmp_path / "few" / "documents").rglob("*.safetensors"))) == 7
+    figures = json.loads((result.folder / "figures.json").read_text())
+    assert figures["lines"]["before"]["answers"] == 2
+    assert "lines, before" in (result.folder / "README.md").read_text()
+
+
 def test_a_run_that_is_whole_does_nothing_anew(made: Path, toy: Path) -> None:
     before = weights(made)
     done = run(command(toy, made))
@@ -347,14 +421,20 @@ def test_two_processes_learn_what_one_learns(made: Path, by_two: Path) -> None:
     assert losses(by_two)[1] == pytest.approx(losses(made)[1], rel=1e-5)
 
 
+def written_at(output: Path) -> set[tuple[str, int]]:
+    """The checkpoints, and when they were written."""
+    paths = (output / "training").glob("*.pt")
+    return {(path.name, path.stat().st_mtime_ns) for path in paths}
+
+
 def test_kills_change_nothing(by_two: Path, toy: Path) -> None:
     output = toy / "killed"
     choose = random.Random(5)
     for _ in range(int(os.environ.get("OMNIDRAFT_KILLS", "3"))):
         running = run(command(toy, output, processes=2))
-        # Some time after the first checkpoint there is, or after a while.
-        end = time.monotonic() + 60
-        while time.monotonic() < end and not list((output / "training").glob("*.pt")):
+        # Some time after it has written a checkpoint, or after a while.
+        end, before = time.monotonic() + 60, written_at(output)
+        while time.monotonic() < end and written_at(output) == before:
             if running.poll() is not None:
                 break
             time.sleep(0.1)

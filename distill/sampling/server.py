@@ -6,11 +6,11 @@ openings; one that is only begun the server is first asked to complete.
 
 from __future__ import annotations
 
+import asyncio
+import json
 import math
 import os
-import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from random import Random
 from typing import Any
 
@@ -25,7 +25,10 @@ _COMPLETE = (
     "Write one message that a person could send to an assistant. It begins with the words below. "
     "Answer with the whole message and nothing else.\n\n"
 )
+_LONGEST_QUESTION = 200  # tokens
 _ATTEMPTS = 4
+_Answer = tuple[str, list[Mapping[str, Any]]]
+"""A question, and the answer's tokens as the protocol has them."""
 
 
 class ServerSampler:
@@ -53,9 +56,7 @@ class ServerSampler:
                 )
             headers["Authorization"] = f"Bearer {key}"
         self._errors = httpx.HTTPError
-        self._client = httpx.Client(
-            base_url=teacher.url.rstrip("/"), headers=headers, timeout=teacher.timeout
-        )
+        self._headers, self._open = headers, httpx.AsyncClient
         self._teacher, self._sampling = teacher, sampling
         self._numbers: dict[bytes | None, int] = {}
 
@@ -65,33 +66,57 @@ class ServerSampler:
         return list(self._numbers)
 
     def documents(self, seed: int) -> Iterator[Document]:
-        """See ``Sampler``."""
+        """See ``Sampler``. Closed or interrupted, it waits for no answer that is under way."""
         random = Random(seed)
-        with ThreadPoolExecutor(self._teacher.requests) as pool:
-            running: set[Future[tuple[str, list[Mapping[str, Any]]]]] = set()
+        running: set[asyncio.Task[_Answer]] = set()
+        with asyncio.Runner() as runner:
+            client = self._open(
+                base_url=self._teacher.url.rstrip("/"),
+                headers=self._headers,
+                timeout=self._teacher.timeout,
+            )
+
+            async def some() -> list[_Answer]:
+                while len(running) < self._teacher.requests:
+                    answer = self._answer(client, Random(random.getrandbits(63)))
+                    running.add(asyncio.create_task(answer))
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                done = {each for each in running if each.done()}
+                whole = {each for each in done if each.exception() is None}
+                if not whole:
+                    done.pop().result()
+                # What failed is told the next time, so that no answer is lost by it.
+                running.difference_update(whole)
+                return [each.result() for each in whole]
+
+            async def stop() -> None:
+                for each in running:
+                    each.cancel()
+                await asyncio.gather(*running, return_exceptions=True)
+                await client.aclose()
+
             try:
                 while True:
-                    while len(running) < self._teacher.requests:
-                        running.add(pool.submit(self._answer, Random(random.getrandbits(63))))
-                    done, running = wait(running, return_when=FIRST_COMPLETED)
-                    for each in done:
-                        question, pieces = each.result()
+                    for question, pieces in runner.run(some()):
                         if pieces:
                             yield self._document(question, pieces)
             finally:
-                for each in running:
-                    each.cancel()
+                runner.run(stop())
 
-    def _answer(self, random: Random) -> tuple[str, list[Mapping[str, Any]]]:
-        """A question, and the answer's tokens as the protocol has them."""
+    async def _answer(self, client: Any, random: Random) -> _Answer:
         question, whole = opening(random, self._sampling.openings)
         if not whole:
-            wanted = {"temperature": 1.0, "max_tokens": 200, "seed": random.getrandbits(31)}
-            said = self._chat(_COMPLETE + (question or "(any words)"), wanted)
+            wanted = {
+                "temperature": 1.0,
+                "max_tokens": min(_LONGEST_QUESTION, self._sampling.longest // 2),
+                "seed": random.getrandbits(31),
+            }
+            said = await self._chat(client, _COMPLETE + (question or "(any words)"), wanted)
             question = str(said["message"]["content"] or "").strip()
         if not question:
             return "", []
-        choice = self._chat(
+        choice = await self._chat(
+            client,
             question,
             {
                 "temperature": random.choice(self._sampling.temperatures),
@@ -109,7 +134,9 @@ class ServerSampler:
             )
         return question, content or []
 
-    def _chat(self, question: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _chat(
+        self, client: Any, question: str, options: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
         body = {
             "model": self._teacher.model,
             "messages": [{"role": "user", "content": question}],
@@ -117,20 +144,19 @@ class ServerSampler:
         }
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                response = self._client.post("/chat/completions", json=body)
-                if response.status_code < 500 and response.status_code != 429:
-                    response.raise_for_status()
+                response = await client.post("/chat/completions", json=body)
+                if 400 <= response.status_code < 500 and response.status_code != 429:
+                    raise OmniDraftError(
+                        f"{self._teacher.url} refuses the request with status "
+                        f"{response.status_code}: {_reason(response.text)}"
+                    )
+                if response.status_code < 400:
                     choice: Mapping[str, Any] = response.json()["choices"][0]
                     choice["message"]["content"]
                     return choice
                 problem = f"{response.status_code}"
             except self._errors as error:
                 problem = str(error) or type(error).__name__
-                status = getattr(getattr(error, "response", None), "status_code", None)
-                if status is not None:
-                    raise OmniDraftError(
-                        f"{self._teacher.url} refuses the request: {problem}"
-                    ) from error
             except (KeyError, IndexError, TypeError, ValueError) as error:
                 raise OmniDraftError(
                     f"{self._teacher.url} does not speak OpenAI's protocol: {error}"
@@ -140,7 +166,7 @@ class ServerSampler:
                     f"{self._teacher.url} does not answer ({problem}). What was sampled is "
                     "kept; run the command again when the server is there."
                 )
-            time.sleep(2.0**attempt)
+            await asyncio.sleep(2.0**attempt)
         raise AssertionError
 
     def _document(self, question: str, pieces: list[Mapping[str, Any]]) -> Document:
@@ -167,3 +193,11 @@ def _surface(piece: Mapping[str, Any]) -> bytes | None:
     data = piece.get("bytes")
     surface = bytes(data) if data is not None else str(piece["token"]).encode()
     return surface or None
+
+
+def _reason(body: str) -> str:
+    """What a server says of a request that it refuses: OpenAI's message, else how it begins."""
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return body.strip()[:200] or "it does not say why"

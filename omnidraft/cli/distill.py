@@ -50,7 +50,8 @@ def distill(
     with steps("distilling") as show:
         result = make(configuration, output, show)
     table = Table("teacher", "answers", "tokens a round", "first choice right", "loss", box=None)
-    for name, each in result.figures.items():
+    before = {f"{name}, before": each for name, each in result.before.items()}
+    for name, each in (result.figures | before).items():
         table.add_row(
             name,
             f"{each.answers:,}",
