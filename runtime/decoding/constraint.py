@@ -92,21 +92,3 @@ class MaskedPasses:
         parents = [numbers[slot] for slot in follows]
         numbers.update(zip(slots, range(len(numbers), len(numbers) + len(slots)), strict=True))
         return self._mask.masked(logits, tokens, parents)
-
-
-def mask_pass(
-    constraint: Constraint, logits: NDArray[np.float32], wanted: Pass, length: int
-) -> NDArray[np.float32]:
-    """The logits of a pass of the target, masked.
-
-    Args:
-        length: tokens in the KV cache before it.
-    """
-    count = len(logits)
-    # The first row is that of the answer's last token; those before have none.
-    proposed = wanted.tokens[-count:][1:]
-    if parents := wanted.parents:
-        rows = [parent - length for parent in parents[1:]]
-    else:
-        rows = list(range(count - 1))
-    return constraint.masked(logits, proposed, rows)

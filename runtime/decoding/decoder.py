@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omnidraft._native import Generation, Origin, SamplingParameters, Verification
-from omnidraft.runtime.decoding.constraint import Constraint, mask_pass
+from omnidraft.runtime.decoding.constraint import Constraint
 from omnidraft.runtime.decoding.drafting import Drafter, Drafting, keep, run_pass
 from omnidraft.runtime.decoding.lease import Lease
 from omnidraft.runtime.decoding.logprobs import TokenLogprobs, token_logprobs
 from omnidraft.runtime.decoding.observed import Round, StepObserver, round_of, show_steps
-from omnidraft.runtime.decoding.proposal import Proposal, proposal_of
+from omnidraft.runtime.decoding.proposal import Proposal
 from omnidraft.runtime.engines.model import CausalModel, LimitedContext, held_of, tree_scorer
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
 from omnidraft.runtime.statistics import Statistics
@@ -178,13 +178,14 @@ class SpeculativeDecoder:
                 if drafter:
                     drafter.draft(more)
                 wanted = generation.score()
-                held = target.length
                 before = perf_counter()
                 logits = run_pass(target, wanted)
                 after = perf_counter()
                 allowed = logits
                 if self._constraint is not None:
-                    allowed = mask_pass(self._constraint, logits, wanted, held)
+                    # Rows behind what is proposed follow the one behind the text.
+                    parents = [parent + 1 for parent in generation.parents]
+                    allowed = self._constraint.masked(logits, generation.proposed, parents)
                 verdict = generation.scored(allowed)
             except ValueError as error:
                 raise OmniDraftError(f"{error}; its files may be damaged") from error
@@ -223,7 +224,10 @@ class SpeculativeDecoder:
             told: Sequence[TokenLogprobs | None] = [None] * len(emitted)
             if self._logprobs is not None:
                 told = token_logprobs(logits[generation.rows], emitted, self._logprobs)
-            proposal = proposal_of(wanted, generation.rows) if self._proposals else None
+            proposal = None
+            if self._proposals:
+                stood = [row - 1 for row in generation.rows[1:]]
+                proposal = Proposal(generation.proposed, generation.parents, stood)
             proposals = chain((proposal,), repeat(None))
             for each in map(Emitted, emitted, verdict.origins, told, proposals):
                 stats.target_tokens += 1
