@@ -64,19 +64,19 @@ class Grammars:
             raise OptionError(f"{form.param} has no form that can be used: {said:.300}")
         return Grammar(matcher, self._drafter.matcher(grammar) if self._drafter else None)
 
-    def constraint(self, grammar: Grammar) -> JsonConstraint:
+    def constraint(self, grammar: Grammar) -> FormConstraint:
         """What holds one answer to a grammar."""
         drafts = None
         if self._drafter is not None and grammar.drafter is not None:
-            drafts = JsonDrafts(grammar.drafter.deep_copy(), self._drafter)
-        return JsonConstraint(grammar.target.deep_copy(), self._target, drafts)
+            drafts = FormDrafts(grammar.drafter.deep_copy(), self._drafter)
+        return FormConstraint(grammar.target.deep_copy(), self._target, drafts)
 
 
-class JsonConstraint:
+class FormConstraint:
     """See ``Constraint``."""
 
     def __init__(
-        self, matcher: llguidance.LLMatcher, vocabulary: _Vocabulary, drafts: JsonDrafts | None
+        self, matcher: llguidance.LLMatcher, vocabulary: _Vocabulary, drafts: FormDrafts | None
     ) -> None:
         self._matcher = matcher
         self._vocabulary = vocabulary
@@ -87,15 +87,9 @@ class JsonConstraint:
         self, logits: NDArray[np.float32], tokens: Sequence[int], parents: Sequence[int]
     ) -> NDArray[np.float32]:
         """See ``Constraint.masked``."""
-        rows = logits.copy()
         states: list[llguidance.LLMatcher | None] = [self._matcher]
-        self._vocabulary.mask(rows[0], self._matcher)
-        for i, (token, parent) in enumerate(zip(tokens, parents, strict=True), 1):
-            state = self._vocabulary.behind(states[parent], token)
-            if state is not None:  # what is behind a token that is not allowed is never reached
-                self._vocabulary.mask(rows[i], state)
-            states.append(state)
-        return rows
+        self._vocabulary.follow(states, tokens, parents)
+        return self._vocabulary.masked(logits, states)
 
     def advance(self, tokens: Sequence[int]) -> None:
         """See ``Constraint.advance``."""
@@ -108,7 +102,7 @@ class JsonConstraint:
                 self.drafts.advance(self._vocabulary.tokens[token])
 
 
-class JsonDrafts:
+class FormDrafts:
     """See ``DraftMask``."""
 
     def __init__(self, matcher: llguidance.LLMatcher, vocabulary: _Vocabulary) -> None:
@@ -128,14 +122,8 @@ class JsonDrafts:
         self, logits: NDArray[np.float32], tokens: Sequence[int], parents: Sequence[int]
     ) -> NDArray[np.float32]:
         """See ``DraftMask.masked``."""
-        states = self._states
-        for token, parent in zip(tokens, parents, strict=True):
-            states.append(self._vocabulary.behind(states[parent], token))
-        rows = logits.copy()
-        for row, state in zip(rows, states[-len(rows) :], strict=True):
-            if state is not None:
-                self._vocabulary.mask(row, state)
-        return rows
+        self._vocabulary.follow(self._states, tokens, parents)
+        return self._vocabulary.masked(logits, self._states[-len(logits) :])
 
 
 class _Vocabulary:
@@ -192,17 +180,32 @@ class _Vocabulary:
         """What finds the texts of a grammar."""
         return llguidance.LLMatcher(self._tokenizer, grammar, log_level=0)
 
-    def behind(self, state: llguidance.LLMatcher | None, token: int) -> llguidance.LLMatcher | None:
-        """The state behind a token; None: no text goes on there."""
-        if state is None or token in self.ends or not state.validate_tokens([token]):
-            return None
-        after = state.deep_copy()
-        after.consume_token(token)
-        return after
+    def follow(
+        self,
+        states: list[llguidance.LLMatcher | None],
+        tokens: Sequence[int],
+        parents: Sequence[int],
+    ) -> None:
+        """Add the state behind each token, which follows that of its parent's number.
 
-    def mask(self, row: NDArray[np.float32], matcher: llguidance.LLMatcher) -> None:
-        """Make all tokens unlikely that may not come."""
-        row[~self._allowed(matcher)] = _NEVER
+        None: no text goes on there.
+        """
+        for token, parent in zip(tokens, parents, strict=True):
+            before, state = states[parent], None
+            if before is not None and token not in self.ends and before.validate_tokens([token]):
+                state = before.deep_copy()
+                state.consume_token(token)
+            states.append(state)
+
+    def masked(
+        self, logits: NDArray[np.float32], states: Sequence[llguidance.LLMatcher | None]
+    ) -> NDArray[np.float32]:
+        """A copy in which no token is likely that may not come in the state of its row."""
+        rows = logits.copy()
+        for row, state in zip(rows, states, strict=True):
+            if state is not None:  # what is behind a token that is not allowed is never reached
+                row[~self._allowed(state)] = _NEVER
+        return rows
 
     def _allowed(self, matcher: llguidance.LLMatcher) -> NDArray[np.bool_]:
         if matcher.is_stopped():
