@@ -6,6 +6,7 @@ that computes two answers at once makes both of them slower.
 - ``requests``: what may be asked, and what is refused by its name; ``messages``: conversations;
 - ``forms``: what answers are held to; ``grammar``: the masks for it; ``penalties``;
 - ``tools``: functions that may be called; ``calls``: how models write calls; ``call_grammar``;
+  ``json_text``;
 - ``models``: opened and closed; ``preparing``: what a request is for its model;
 - ``turns``: who is next; ``answering``: the thread, and requests that wait for it;
 - ``replies``, ``tool_replies``: answers as OpenAI's objects; ``sending``: them on the wire, whole

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from omnidraft.runtime.text.tokenizer import Tokenizer
 from omnidraft.runtime.text.tool_probes import PROBE_ARGUMENTS, PROBE_NAME
+from omnidraft.serve.json_text import read_json
 
 
 @dataclass(frozen=True)
@@ -193,8 +194,8 @@ class CallReader:
         if not self._form.opening:
             text = text.removeprefix(PYTHON_TAG).strip()
         try:
-            value = json.loads(text, parse_constant=_no_number)
-        except (ValueError, RecursionError):
+            value = read_json(text)
+        except ValueError:
             return None
         values = value if isinstance(value, list) and self._form.opening else [value]
         calls = [self._call(each) for each in values]
@@ -208,8 +209,8 @@ class CallReader:
         arguments = value.get(self._form.arguments, value.get("arguments", {}))
         if isinstance(arguments, str):
             try:
-                arguments = json.loads(arguments, parse_constant=_no_number)
-            except (ValueError, RecursionError):
+                arguments = read_json(arguments)
+            except ValueError:
                 return None
         if not isinstance(arguments, dict) or not value.keys() <= others:
             return None
@@ -220,7 +221,3 @@ def _overlap(text: str, name: str) -> int:
     """How many characters at the end of a text may begin a name."""
     longest = min(len(text), len(name) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(name[:n])), 0)
-
-
-def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number")

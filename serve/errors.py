@@ -120,6 +120,15 @@ def log_failure(error: BaseException) -> None:
     log.error("an answer failed: %s at %s", type(error).__name__, place)
 
 
+def mistaken(param: str, what: str) -> ApiError:
+    """A parameter that holds what it may not.
+
+    Args:
+        what: goes on behind its name.
+    """
+    return ApiError(400, f"{param} {what}", param=param)
+
+
 def unsupported(name: str, value: object, instead: str = "leave it out") -> ApiError:
     """A parameter that asks for what there is not.
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 import llguidance
 from pydantic import BaseModel, ConfigDict, Field
 
-from omnidraft.serve.errors import ApiError, unsupported
+from omnidraft.serve.errors import mistaken, unsupported
 
 MAX_FORM = 100_000
 """Characters of a schema, a pattern, a grammar, or all choices."""
@@ -69,10 +69,8 @@ class ResponseFormat(BaseModel):
         if self.type not in ("text", "json_object", "json_schema"):
             raise unsupported("response_format", {"type": self.type})
         if (self.type == "json_schema") != (self.json_schema is not None):
-            raise ApiError(
-                400,
-                "response_format of the type 'json_schema', and no other, has a json_schema",
-                param="response_format",
+            raise mistaken(
+                "response_format", "of the type 'json_schema', and no other, has a json_schema"
             )
         if self.type == "text":
             return None
@@ -103,7 +101,7 @@ class StructuredOutputs(BaseModel):
         given = [name.removesuffix("_") for name, value in self if value is not None]
         if len(given) != 1:
             shown = " and ".join(given) or "none"
-            raise _refused(
+            raise mistaken(
                 "structured_outputs",
                 f"must hold one of json, regex, choice and grammar, not {shown}",
             )
@@ -126,20 +124,16 @@ class StructuredOutputs(BaseModel):
 
 def _check_length(param: str, text: str) -> None:
     if len(text) > MAX_FORM:
-        raise _refused(param, f"is longer than {MAX_FORM:,} characters")
+        raise mistaken(param, f"is longer than {MAX_FORM:,} characters")
 
 
 def _check_lark(param: str, grammar: str) -> None:
     if _GBNF.search(grammar):
         # llguidance converts it to lexemes that are greedy, which GBNF has not.
-        raise _refused(
+        raise mistaken(
             param,
             "is GBNF, and must be Lark: write `root ::= …` as `start: …`. llguidance's "
             "documentation describes the syntax",
         )
     if _TEMPERATURE.search(grammar):
-        raise _refused(param, "sets a temperature, which is the request's: leave it out")
-
-
-def _refused(param: str, what: str) -> ApiError:
-    return ApiError(400, f"{param} {what}", param=param)
+        raise mistaken(param, "sets a temperature, which is the request's: leave it out")

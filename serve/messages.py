@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from omnidraft.serve.errors import ApiError, unknown, unsupported
+from omnidraft.serve.errors import mistaken, unknown, unsupported
+from omnidraft.serve.json_text import read_json
 
 # What there is elsewhere, and may be empty here.
 _NOT_IN_MESSAGES = {
@@ -52,11 +52,11 @@ class _ToolCall(BaseModel):
                 raise unknown(f"{place}.{name}")
         where = f"{place}.function.arguments"
         try:
-            arguments = json.loads(self.function.arguments or "{}", parse_constant=_no_number)
-        except (ValueError, RecursionError) as error:
-            raise ApiError(400, f"{where} must be JSON", param=where) from error
+            arguments = read_json(self.function.arguments or "{}")
+        except ValueError as error:
+            raise mistaken(where, "must be JSON") from error
         if not isinstance(arguments, dict):
-            raise ApiError(400, f"{where} must be a JSON object", param=where)
+            raise mistaken(where, "must be a JSON object")
         called = {"name": self.function.name, "arguments": arguments}
         return {"id": self.id, "type": "function", "function": called}
 
@@ -103,11 +103,7 @@ class Message(BaseModel):
             if not answers:
                 raise unsupported(f"{place}.tool_call_id", self.tool_call_id)
             if self.tool_call_id not in calls:
-                raise ApiError(
-                    400,
-                    f"{place}.tool_call_id is of no call in the messages before",
-                    param=f"{place}.tool_call_id",
-                )
+                raise mistaken(f"{place}.tool_call_id", "is of no call in the messages before")
             shown |= {"tool_call_id": self.tool_call_id, "name": calls[self.tool_call_id]}
         return {**shown, "content": self._text(place)}
 
@@ -115,7 +111,7 @@ class Message(BaseModel):
         if self.content is None:
             if self.tool_calls:
                 return ""
-            raise ApiError(400, f"{place}.content is missing", param=f"{place}.content")
+            raise mistaken(f"{place}.content", "is missing")
         if isinstance(self.content, str):
             return self.content
         for index, part in enumerate(self.content):
@@ -123,9 +119,7 @@ class Message(BaseModel):
             if part.get("type") != "text":
                 raise unsupported(where, part)
             if part.keys() != {"type", "text"} or not isinstance(part["text"], str):
-                raise ApiError(
-                    400, f"{where} must hold a type and a text and nothing else", param=where
-                )
+                raise mistaken(where, "must hold a type and a text and nothing else")
         return "".join(part["text"] for part in self.content)
 
 
@@ -137,7 +131,3 @@ def shown_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """
     calls: dict[str, str] = {}
     return [each.shown(f"messages[{i}]", calls) for i, each in enumerate(messages)]
-
-
-def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number")

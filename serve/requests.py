@@ -11,7 +11,7 @@ from omnidraft.runtime.decoding.constraint import Constraint
 from omnidraft.runtime.errors import OptionError
 from omnidraft.runtime.models import LoadedModel
 from omnidraft.runtime.options import DraftLength, GenerationOptions, sampling_parameters
-from omnidraft.serve.errors import ApiError, unknown, unsupported
+from omnidraft.serve.errors import ApiError, mistaken, unknown, unsupported
 from omnidraft.serve.forms import Form, ResponseFormat, StructuredOutputs
 from omnidraft.serve.messages import Message, shown_messages
 from omnidraft.serve.penalties import Penalties
@@ -132,10 +132,8 @@ class Request(BaseModel):
         """
         bias = {int(token): value for token, value in (self.logit_bias or {}).items()}
         if bias and max(bias) >= width:
-            raise ApiError(
-                400,
-                f"logit_bias holds the token {max(bias)}, and the vocabulary ends at {width}",
-                param="logit_bias",
+            raise mistaken(
+                "logit_bias", f"holds the token {max(bias)}, and the vocabulary ends at {width}"
             )
         penalties = Penalties(self.presence_penalty or 0.0, self.frequency_penalty or 0.0, bias)
         return None if penalties == Penalties() else penalties
@@ -149,9 +147,7 @@ class Request(BaseModel):
         _refuse_unsupported(self.model_extra or {}, "")
         if self.stream_options is not None:
             if not self.stream:
-                raise ApiError(
-                    400, "stream_options is for streams: set stream too", param="stream_options"
-                )
+                raise mistaken("stream_options", "is for streams: set stream too")
             extra = {
                 name: value
                 for name, value in (self.stream_options.model_extra or {}).items()
@@ -225,16 +221,12 @@ class ChatRequest(Request):
     def check(self) -> None:
         super().check()
         if self.top_logprobs is not None and not self.logprobs:
-            raise ApiError(
-                400, "top_logprobs is for logprobs: set logprobs to true too", param="top_logprobs"
-            )
+            raise mistaken("top_logprobs", "is for logprobs: set logprobs to true too")
         if not self.tools:
             if self.tool_choice not in (None, "none", "auto"):
-                raise ApiError(400, "tool_choice needs tools to choose from", param="tool_choice")
+                raise mistaken("tool_choice", "needs tools to choose from")
             if self.parallel_tool_calls is not None:
-                raise ApiError(
-                    400, "parallel_tool_calls is for tools: give some", param="parallel_tool_calls"
-                )
+                raise mistaken("parallel_tool_calls", "is for tools: give some")
         elif self.tool_choice != "none":
             for name in ("response_format", "structured_outputs", "logprobs"):
                 value = getattr(self, name)
@@ -242,10 +234,8 @@ class ChatRequest(Request):
                     raise unsupported(name, None, "beside tools leave it out")
         both = (self.max_tokens, self.max_completion_tokens)
         if None not in both and both[0] != both[1]:
-            raise ApiError(
-                400,
-                "max_tokens and max_completion_tokens are two names of one limit: give one",
-                param="max_tokens",
+            raise mistaken(
+                "max_tokens", "and max_completion_tokens are two names of one limit: give one"
             )
 
     @property
@@ -253,10 +243,8 @@ class ChatRequest(Request):
         """Of ``response_format`` or ``structured_outputs``."""
         asked = self.response_format and self.response_format.form()
         if asked and self.structured_outputs:
-            raise ApiError(
-                400,
-                "structured_outputs and response_format are two forms of one answer: give one",
-                param="structured_outputs",
+            raise mistaken(
+                "structured_outputs", "and response_format are two forms of one answer: give one"
             )
         return asked or super().form
 
@@ -310,13 +298,12 @@ class CompletionRequest(Request):
         else:
             several = list(given)
         if not several or not all(several):
-            raise ApiError(400, "prompt is empty: give it some text", param="prompt")
+            raise mistaken("prompt", "is empty: give it some text")
         if len(several) * (self.n or 1) > MAX_CHOICES:
-            raise ApiError(
-                400,
-                f"prompt and n ask for {len(several) * (self.n or 1)} answers; one request may "
-                f"have {MAX_CHOICES}",
-                param="prompt",
+            raise mistaken(
+                "prompt",
+                f"and n ask for {len(several) * (self.n or 1)} answers; one request may have "
+                f"{MAX_CHOICES}",
             )
         return several
 

@@ -12,7 +12,7 @@ from omnidraft.runtime.models import LoadedModel
 from omnidraft.runtime.text.tokenizer import Tokenizer
 from omnidraft.serve.call_grammar import call_grammar
 from omnidraft.serve.calls import PYTHON_TAG, CallFormat, CallReader, call_format
-from omnidraft.serve.errors import ApiError
+from omnidraft.serve.errors import mistaken
 from omnidraft.serve.forms import MAX_FORM, Form
 
 MAX_TOOLS = 128
@@ -103,11 +103,11 @@ class ToolUse:
         functions = {each.function.name: each.function for each in tools}
         self._names = list(functions)
         if len(functions) < len(tools):
-            raise _refused("tools", "have two functions of one name: rename one of them")
+            raise mistaken("tools", "have two functions of one name: rename one of them")
         if isinstance(choice, NamedTool):
             name = choice.function.name
             if name not in functions:
-                raise _refused("tool_choice", f"names {name}, which is none of the tools")
+                raise mistaken("tool_choice", f"names {name}, which is none of the tools")
             functions = {name: functions[name]}
             several = False
         tokenizer = target.tokenizer
@@ -123,7 +123,7 @@ class ToolUse:
         self.form: Form | None = None
         if free and not form.opening:
             if strict:
-                raise _refused(
+                raise mistaken(
                     "tools",
                     "are strict, and nothing tells where this model's calls begin: leave strict "
                     "out, or set tool_choice to required",
@@ -133,9 +133,9 @@ class ToolUse:
                 name: each.arguments if name in strict else _ANY for name, each in functions.items()
             }
             if any(each["type"] != "object" for each in schemas.values()):
-                raise _refused("tools", "have parameters that are no object: see their type")
+                raise mistaken("tools", "have parameters that are no object: see their type")
             if len(json.dumps(schemas)) > MAX_FORM:
-                raise _refused("tools", f"have schemas of more than {MAX_FORM:,} characters")
+                raise mistaken("tools", f"have schemas of more than {MAX_FORM:,} characters")
             grammar = call_grammar(form, schemas, target, free=free, several=several)
             self.form = Form("tools", grammar)
 
@@ -146,20 +146,16 @@ class ToolUse:
 
 def _format(tokenizer: Tokenizer) -> CallFormat:
     if not tokenizer.has_chat_template or tokenizer.tools_text is None:
-        raise _refused(
+        raise mistaken(
             "tools",
             "are nothing that the model's chat template shows: leave them out, or ask a model "
             "that was trained with tools. response_format gives JSON without them",
         )
     form = call_format(tokenizer)
     if form is None:
-        raise _refused(
+        raise mistaken(
             "tools",
             "are called by this model in a way that is not known here: leave them out, or set "
             "tool_choice to none. response_format gives JSON without them",
         )
     return form
-
-
-def _refused(param: str, what: str) -> ApiError:
-    return ApiError(400, f"{param} {what}", param=param)
