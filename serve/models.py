@@ -76,6 +76,10 @@ class Models:
         keep: Callable[[Session], None] = lambda session: None,
     ) -> None:
         self._targets = {name: target for target in targets for name in target.models}
+        self.described: Mapping[str, Described] = {
+            name: target.models[name] for name, target in self._targets.items()
+        }
+        """All models."""
         self._budget = budget
         self._keep = keep
         self._open: dict[Target, Mapping[str, Session]] = {}
@@ -96,11 +100,6 @@ class Models:
         for target in targets:
             models.open(target)
         return models
-
-    @property
-    def described(self) -> Mapping[str, Described]:
-        """All models."""
-        return {name: target.models[name] for name, target in self._targets.items()}
 
     @property
     def count(self) -> int:

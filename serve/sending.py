@@ -79,32 +79,23 @@ class AnswerResponse:
 
     async def _begun(self) -> Reply:
         """Wait for the turn."""
-        try:
-            begun = await self._next()
-        except _GoneError:
-            raise
-        except Exception as error:
-            raise failed(error) from error
+        begun = await self._next()
         assert isinstance(begun, Begun)
         return begun.reply
 
     async def _next(self) -> Begun | Told | Ended | None:
         event = await self._work.events.get()
         if isinstance(event, Failed):
-            raise event.error
+            error = event.error
+            raise error if isinstance(error, _GoneError) else failed(error) from error
         return event
 
     async def _send_whole(self, reply: Reply, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            while (event := await self._next()) is not None:
-                if isinstance(event, Told):
-                    reply.add(event.choice, event.piece)
-                elif isinstance(event, Ended):
-                    _end(reply, event)
-        except _GoneError:
-            raise
-        except Exception as error:
-            raise failed(error) from error
+        while (event := await self._next()) is not None:
+            if isinstance(event, Told):
+                reply.add(event.choice, event.piece)
+            elif isinstance(event, Ended):
+                _end(reply, event)
         await JSONResponse(reply.object())(scope, receive, send)
 
     async def _send_events(self, reply: Reply, send: Send) -> None:
