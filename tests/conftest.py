@@ -9,8 +9,10 @@ from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
+from tiny import write_drafter, write_target
 
-import omnidraft  # noqa: F401  before any test imports ONNX Runtime, whose telemetry it turns off
+# Before any test imports ONNX Runtime, whose telemetry it turns off.
+from omnidraft import LoadedModel, load_model
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
@@ -35,6 +37,14 @@ def users_cache(own_cache: None) -> Iterator[None]:
         else:
             patch.setenv("OMNIDRAFT_CACHE", _USERS)
         yield
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedModel, LoadedModel]:
+    """A tiny target, and a drafter of another vocabulary."""
+    root = tmp_path_factory.mktemp("models")
+    target = load_model(str(write_target(root / "target")), threads=1)
+    return target, load_model(str(write_drafter(root / "drafter")), threads=1)
 
 
 # --- what may skip -----------------------------------------------------------------------------

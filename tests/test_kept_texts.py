@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import TEXT, write_drafter, write_target
+from tiny import TEXT
 
 from omnidraft import GenerationOptions, Session
 from omnidraft.runtime.decoding.kept_texts import KeptTexts
 from omnidraft.runtime.engines.onnx import OnnxModel
-from omnidraft.runtime.models import LoadedModel, load_model
+from omnidraft.runtime.models import LoadedModel
 from omnidraft.runtime.profiling.recording import RecordedModel
 
 OPTIONS = GenerationOptions(6, draft_length=3, draft_confidence=0.0, raw=True)
@@ -21,13 +21,6 @@ TEXTS = [
     TEXT[::-1][:120],
     "What?",
 ]
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedModel, LoadedModel]:
-    root = tmp_path_factory.mktemp("models")
-    target = load_model(str(write_target(root / "target")), threads=1)
-    return target, load_model(str(write_drafter(root / "drafter")), threads=1)
 
 
 @pytest.fixture(scope="module")

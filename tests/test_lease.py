@@ -11,24 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from tiny import write_drafter, write_target
 from toy import ToyModel, plain_greedy, toy_pair
 
 from omnidraft import GenerationOptions, Session
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
 from omnidraft.runtime.decoding.lease import Lease
 from omnidraft.runtime.errors import ModelInUseError, OmniDraftError
-from omnidraft.runtime.models import LoadedModel, load_model
+from omnidraft.runtime.models import LoadedModel
 
 PROMPTS = ["The quick brown fox", "def add(a, b):", "What is the answer?", "中文 12345"]
 OPTIONS = GenerationOptions(12, draft_length=3, draft_confidence=0.0, raw=True)
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedModel, LoadedModel]:
-    folder = tmp_path_factory.mktemp("models")
-    target = load_model(str(write_target(folder / "target")), threads=1)
-    return target, load_model(str(write_drafter(folder / "drafter")), threads=1)
 
 
 @pytest.fixture(scope="module")

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from tiny import write_drafter, write_target
 
-from omnidraft import GenerationOptions, Session, load_model
+from omnidraft import GenerationOptions, LoadedModel, Session
 
 PROMPT = "The quick brown fox and the quick brown"
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
-    root: Path = tmp_path_factory.mktemp("models")
-    target = load_model(str(write_target(root / "target")), threads=1)
-    return Session(target, load_model(str(write_drafter(root / "drafter")), threads=1))
+def session(models: tuple[LoadedModel, LoadedModel]) -> Session:
+    return Session(*models)
 
 
 @pytest.mark.parametrize("shape", [{"tree": 12}, {"draft_length": 6}, {"draft_length": 0}])

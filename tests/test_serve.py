@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from tiny import write_drafter, write_target
+from tiny import write_drafter
 
 from omnidraft import GenerationOptions, LoadedModel, Session, load_model
 from omnidraft.runtime.options import sampling_parameters
@@ -21,13 +21,6 @@ DRAFTS = Defaults(temperature=0, draft_length=4, draft_confidence=0)
 HELLO = [{"role": "user", "content": "Hello"}]
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedModel, LoadedModel]:
-    root = tmp_path_factory.mktemp("models")
-    target = load_model(str(write_target(root / "target")), threads=1)
-    return target, load_model(str(write_drafter(root / "drafter")), threads=1)
 
 
 @pytest.fixture(scope="module")

@@ -8,22 +8,14 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from tiny import write_drafter, write_target
 
-from omnidraft import LoadedModel, Session, load_model
+from omnidraft import LoadedModel, Session
 from omnidraft.serve.app import ServeOptions, application
 from omnidraft.serve.requests import Defaults
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
 ORIGINS = {"direct", "merged", "corrected", "free", "lookup"}
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedModel, LoadedModel]:
-    root = tmp_path_factory.mktemp("models")
-    target = load_model(str(write_target(root / "target")), threads=1)
-    return target, load_model(str(write_drafter(root / "drafter")), threads=1)
 
 
 @pytest.fixture(scope="module")

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from serving import SAID, drafting_client, plain_and_drafted
 from starlette.testclient import TestClient
-from tiny import write_drafter, write_target
 
-from omnidraft import GenerationOptions, LoadedModel, Session, load_model
-from omnidraft.runtime.options import sampling_parameters
-from omnidraft.serve.app import ServeOptions, application
+from omnidraft import LoadedModel
 from omnidraft.serve.forms import StructuredOutputs
 from omnidraft.serve.grammar import Grammars
-from omnidraft.serve.requests import Defaults
 
 LARK = """
 start: "(" item ("," item)~1..3 ")"
@@ -30,22 +26,11 @@ FORMS: list[tuple[dict[str, Any], str]] = [
     ({"json": {"enum": ["a", 5]}}, '"a"|5'),
 ]
 PATTERNS = [shown or asked["regex"].replace(r"\p{L}", r"[^\W\d_]") for asked, shown in FORMS]
-SAID = ["The quick brown fox", "What is the answer?"]
-SAMPLING = [(0.0, None), (0.8, 3), (1.4, 11)]
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedModel, LoadedModel]:
-    root = tmp_path_factory.mktemp("models")
-    target = load_model(str(write_target(root / "target")), threads=1)
-    return target, load_model(str(write_drafter(root / "drafter")), threads=1)
 
 
 @pytest.fixture(scope="module")
 def client(models: tuple[LoadedModel, LoadedModel]) -> Iterator[TestClient]:
-    defaults = Defaults(temperature=0, draft_length=4, draft_confidence=0)
-    app = application({"tiny": Session(*models)}, ServeOptions(defaults))
-    with TestClient(app, "http://localhost") as opened:
+    with drafting_client(models) as opened:
         yield opened
 
 
@@ -54,28 +39,16 @@ def client(models: tuple[LoadedModel, LoadedModel]) -> Iterator[TestClient]:
 def test_a_drafted_form_is_that_of_plain_decoding(
     models: tuple[LoadedModel, LoadedModel], number: int, drafts: dict[str, Any]
 ) -> None:
-    grammars = Grammars(models[0])
+    grammars = Grammars(*models)
     grammar = grammars.grammar(StructuredOutputs(**FORMS[number][0]).form())
-    plain, drafting = Session(models[0]), Session(*models)
     proposed = 0
-    for temperature, seed in SAMPLING:
-        for said in SAID:
-            options = GenerationOptions(150, sampling_parameters(temperature), seed=seed, **drafts)
-
-            def answer(
-                session: Session, options: GenerationOptions = options, said: str = said
-            ) -> Any:
-                return session.generate(
-                    said, replace(options, constraint=grammars.constraint(grammar))
-                )
-
-            right, found = answer(plain), answer(drafting)
-            assert found.token_ids == right.token_ids
-            if found.finish_reason == "stop":
-                assert re.fullmatch(PATTERNS[number], found.text, re.DOTALL), found.text
-            else:  # a grammar may nest for ever
-                assert "grammar" in FORMS[number][0]
-            proposed += found.stats.proposed
+    for right, found in plain_and_drafted(models, grammars, grammar, drafts):
+        assert found.token_ids == right.token_ids
+        if found.finish_reason == "stop":
+            assert re.fullmatch(PATTERNS[number], found.text, re.DOTALL), found.text
+        else:  # a grammar may nest for ever
+            assert "grammar" in FORMS[number][0]
+        proposed += found.stats.proposed
     assert proposed > 0 or not drafts
 
 

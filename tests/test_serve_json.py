@@ -9,15 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from serving import SAID, drafting_client, plain_and_drafted
 from starlette.testclient import TestClient
-from tiny import write_drafter, write_target
 
-from omnidraft import GenerationOptions, LoadedModel, Session, load_model
+from omnidraft import GenerationOptions, LoadedModel, Session
 from omnidraft.runtime.options import sampling_parameters
-from omnidraft.serve.app import ServeOptions, application
 from omnidraft.serve.forms import json_form
 from omnidraft.serve.grammar import Grammars
-from omnidraft.serve.requests import Defaults
 
 # Random weights would write white space for ever.
 TIGHT = {"x-guidance": {"whitespace_flexible": False}}
@@ -36,22 +34,11 @@ SCHEMAS: list[dict[str, Any]] = [
     {"type": "array", "items": {"type": "boolean"}, "minItems": 3, "maxItems": 5, **TIGHT},
     {"enum": ["a", 5, None, {"b": [1]}], **TIGHT},
 ]
-SAID = ["The quick brown fox", "What is the answer?"]
-SAMPLING = [(0.0, None), (0.8, 3), (1.4, 11)]
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedModel, LoadedModel]:
-    root = tmp_path_factory.mktemp("models")
-    target = load_model(str(write_target(root / "target")), threads=1)
-    return target, load_model(str(write_drafter(root / "drafter")), threads=1)
 
 
 @pytest.fixture(scope="module")
 def client(models: tuple[LoadedModel, LoadedModel]) -> Iterator[TestClient]:
-    defaults = Defaults(temperature=0, draft_length=4, draft_confidence=0)
-    app = application({"tiny": Session(*models)}, ServeOptions(defaults))
-    with TestClient(app, "http://localhost") as opened:
+    with drafting_client(models) as opened:
         yield opened
 
 
@@ -77,26 +64,12 @@ def test_drafted_json_is_that_of_plain_decoding(
     schema = SCHEMAS[number]
     grammars = Grammars(*models) if steered else Grammars(models[0])
     grammar = grammars.grammar(json_form(schema))
-    plain, drafting = Session(models[0]), Session(*models)
     proposed = 0
-    for temperature, seed in SAMPLING:
-        for said in SAID:
-            options = GenerationOptions(
-                150, sampling_parameters(temperature), seed=seed, logprobs=1, **drafts
-            )
-
-            def answer(
-                session: Session, options: GenerationOptions = options, said: str = said
-            ) -> Any:
-                return session.generate(
-                    said, replace(options, constraint=grammars.constraint(grammar))
-                )
-
-            right, found = answer(plain), answer(drafting)
-            assert found.token_ids == right.token_ids
-            assert found.logprobs == right.logprobs
-            assert found.finish_reason == "stop" and fits(schema, json.loads(found.text))
-            proposed += found.stats.proposed
+    for right, found in plain_and_drafted(models, grammars, grammar, drafts, logprobs=1):
+        assert found.token_ids == right.token_ids
+        assert found.logprobs == right.logprobs
+        assert found.finish_reason == "stop" and fits(schema, json.loads(found.text))
+        proposed += found.stats.proposed
     assert proposed > 0 or not drafts
 
 

@@ -15,16 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import softmax
 from scipy.stats import chisquare
+from serving import drafting_client
 from starlette.testclient import TestClient
-from tiny import write_drafter, write_target
 from toy import ToyModel, toy_pair
 
-from omnidraft import GenerationOptions, LoadedModel, SamplingParameters, Session, load_model
+from omnidraft import GenerationOptions, LoadedModel, SamplingParameters, Session
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
 from omnidraft.runtime.options import sampling_parameters
-from omnidraft.serve.app import ServeOptions, application
 from omnidraft.serve.penalties import PenalisedAnswer, Penalties
-from omnidraft.serve.requests import Defaults
 
 SAID = ["The quick brown fox", "What is the answer?"]
 SAMPLING: list[dict[str, Any]] = [
@@ -44,17 +42,8 @@ NUMBERS = st.floats(-2, 2, width=32)
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedModel, LoadedModel]:
-    root = tmp_path_factory.mktemp("models")
-    target = load_model(str(write_target(root / "target")), threads=1)
-    return target, load_model(str(write_drafter(root / "drafter")), threads=1)
-
-
-@pytest.fixture(scope="module")
 def client(models: tuple[LoadedModel, LoadedModel]) -> Iterator[TestClient]:
-    defaults = Defaults(temperature=0, draft_length=4, draft_confidence=0)
-    app = application({"tiny": Session(*models)}, ServeOptions(defaults))
-    with TestClient(app, "http://localhost") as opened:
+    with drafting_client(models) as opened:
         yield opened
 
 
