@@ -17,12 +17,23 @@ import httpx
 import typer
 
 from benchmarks.serving.exact import PROMPTS
-from benchmarks.serving.servers import Server, llamacpp, omnidraft
+from benchmarks.serving.servers import Server, chunk_of, llamacpp, omnidraft
 from omnidraft.runtime.cores import default_threads
 from omnidraft.runtime.models.resolve import resolve_checkpoint
 
 MAX_TOKENS = 48
 BREAK_OFF = 0.25
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What clients ask of a server."""
+
+    server: Server
+    model: str
+    prompts: list[str]
+    right: dict[str, str]
+    """The answers of plain decoding, where they must be the same."""
 
 
 @dataclass
@@ -69,12 +80,12 @@ def main(
         server = start()
         figures[way] = {}
         try:
-            asyncio.run(phase(server, model, prompts, {}, 1, 3.0, 0))  # warm
+            asking = Asking(server, model, prompts, right if way == "omnidraft" else {})
+            asyncio.run(phase(asking, 1, 3.0, 0))  # warm
             for number in numbers:
                 crashes = kills if number == numbers[-1] and way == "omnidraft" else 0
-                known = right if way == "omnidraft" else {}
                 before = server.holds()
-                seen = asyncio.run(phase(server, model, prompts, known, number, seconds, crashes))
+                seen = asyncio.run(phase(asking, number, seconds, crashes))
                 told = summary(seen, seconds)
                 told["holds before"], told["holds after"] = before, server.holds()
                 if way == "omnidraft":
@@ -110,70 +121,47 @@ def body_of(model: str, prompt: str, stream: bool) -> dict[str, Any]:
     return body
 
 
-async def phase(
-    server: Server,
-    model: str,
-    prompts: list[str],
-    right: dict[str, str],
-    clients: int,
-    seconds: float,
-    kills: int,
-) -> Seen:
+async def phase(asking: Asking, clients: int, seconds: float, kills: int) -> Seen:
     """So many clients for so long."""
     seen = Seen()
     until = perf_counter() + seconds
     tasks = [
-        asyncio.create_task(one_client(server, model, prompts, right, number, until, seen))
-        for number in range(clients)
+        asyncio.create_task(one_client(asking, number, until, seen)) for number in range(clients)
     ]
     draw = random.Random(clients)
     for _ in range(kills):
         await asyncio.sleep(seconds / (kills + 1) * draw.uniform(0.7, 1.0))
-        server.kill()
-        await asyncio.to_thread(server.start)
+        asking.server.kill()
+        await asyncio.to_thread(asking.server.start)
         seen.counts["crashes"] += 1
     await asyncio.gather(*tasks)
     return seen
 
 
-async def one_client(
-    server: Server,
-    model: str,
-    prompts: list[str],
-    right: dict[str, str],
-    number: int,
-    until: float,
-    seen: Seen,
-) -> None:
+async def one_client(asking: Asking, number: int, until: float, seen: Seen) -> None:
     """Ask until the time is over."""
     draw = random.Random(1000 + number)
     headers = {"User-Agent": f"client {number}"}
     async with httpx.AsyncClient(timeout=600, headers=headers) as client:
         while perf_counter() < until:
-            prompt = draw.choice(prompts)
+            prompt = draw.choice(asking.prompts)
             most = draw.randint(0, 20) if draw.random() < BREAK_OFF else None
             try:
-                await one_answer(
-                    client, server.url, body_of(model, prompt, True), most, right, seen
-                )
+                await one_answer(client, asking, prompt, most, seen)
             except (httpx.TransportError, httpx.StreamError):
                 seen.counts["connection lost"] += 1
                 await asyncio.sleep(0.5)
 
 
 async def one_answer(
-    client: httpx.AsyncClient,
-    url: str,
-    body: dict[str, Any],
-    most: int | None,
-    right: dict[str, str],
-    seen: Seen,
+    client: httpx.AsyncClient, asking: Asking, prompt: str, most: int | None, seen: Seen
 ) -> None:
     """Read a stream, to its end or as far as ``most`` texts."""
     began = perf_counter()
     first = 0.0
     text, texts, reason, tokens = "", 0, None, 0
-    path = f"{url}/v1/chat/completions"
+    path = f"{asking.server.url}/v1/chat/completions"
+    body = body_of(asking.model, prompt, True)
     async with client.stream("POST", path, json=body) as response:
         if response.status_code == 429:
             seen.counts["429"] += 1
@@ -184,9 +172,8 @@ async def one_answer(
             await asyncio.sleep(0.5)
             return
         async for line in response.aiter_lines():
-            if not line.startswith("data: ") or line == "data: [DONE]":
+            if (chunk := chunk_of(line)) is None:
                 continue
-            chunk = json.loads(line[6:])
             if "error" in chunk:
                 seen.counts["error in a stream"] += 1
                 return
@@ -211,8 +198,7 @@ async def one_answer(
     if tokens > 1:
         seen.between.append((perf_counter() - first) / (tokens - 1))
         seen.rates.append((tokens - 1) / (perf_counter() - first))
-    prompt = body["messages"][0]["content"]
-    if prompt in right and text != right[prompt]:
+    if prompt in asking.right and text != asking.right[prompt]:
         seen.counts["wrong"] += 1
 
 

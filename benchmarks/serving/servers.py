@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -91,3 +93,11 @@ def llamacpp(gguf: Path, threads: int, parallel: int) -> Server:
     """llama.cpp's, with so many slots; their contexts hold 2,048 tokens each."""
     python = os.environ.get("XLLAMACPP_PYTHON", sys.executable)
     return Server([python, "-u", "-c", _LLAMACPP, str(gguf), str(threads), str(parallel)])
+
+
+def chunk_of(line: str) -> dict[str, Any] | None:
+    """The object in a line of a stream, if there is one."""
+    chunk: dict[str, Any] | None = None
+    if line.startswith("data: {"):
+        chunk = json.loads(line.removeprefix("data: "))
+    return chunk

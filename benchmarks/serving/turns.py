@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import httpx
 import typer
 
-from benchmarks.serving.servers import omnidraft
+from benchmarks.serving.servers import chunk_of, omnidraft
 
 TEXT = Path(__file__).parents[1] / "peers/context.txt"
 QUESTIONS = ("What is this text about?", "Which words are used most?")
@@ -73,9 +73,8 @@ def first_answer(
     usage: dict[str, Any] = {}
     with client.stream("POST", f"{url}/v1/chat/completions", json=body) as response:
         for line in response.iter_lines():
-            if not line.startswith("data: {"):
+            if (chunk := chunk_of(line)) is None:
                 continue
-            chunk = json.loads(line[6:])
             usage = chunk.get("usage") or usage
             for choice in chunk["choices"]:
                 if said := choice["delta"].get("content"):
