@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from memory_rounds import check_memory_is_given_back
 from tiny import write_drafter, write_target
 
 import omnidraft
@@ -486,23 +487,16 @@ def test_closing(folders: tuple[Path, Path]) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what a process takes")
 def test_closing_gives_the_memory_back(tmp_path: Path) -> None:
-    """In a process of its own: what others have freed would hide it."""
     folder = write_target(tmp_path / "large", padding=100_000)
     code = f"""
-import re, omnidraft
-def megabytes():
-    return int(re.search(r"RssAnon:\\s*(\\d+)", open("/proc/self/status").read())[1]) // 1000
+import omnidraft
 for _ in range(5):
     with omnidraft.load({str(folder)!r}, threads=1) as model:
         model.generate("Hi", max_new_tokens=3)
         loaded = megabytes()
     print(loaded, megabytes())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    rounds = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
-    assert len(rounds) == 5
-    assert all(closed < loaded - 30 for loaded, closed in rounds), rounds
-    assert rounds[-1][1] < rounds[0][1] + 30, rounds
+    check_memory_is_given_back(code)
 
 
 def test_what_loading_does_is_told_to_a_logger(

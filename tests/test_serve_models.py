@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 import weakref
@@ -15,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from memory_rounds import check_memory_is_given_back
 from serving import send, served
 from starlette.testclient import TestClient
 from tiny import write_drafter, write_target
@@ -423,15 +423,11 @@ def test_an_adapter_loses_nothing(world: World, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what a process takes")
 def test_closing_gives_the_memory_back(tmp_path: Path) -> None:
-    """In a process of its own: what others have freed would hide it."""
     large = write_target(tmp_path / "large", padding=100_000)
     small = write_target(tmp_path / "small")
     code = f"""
-import re
 from omnidraft import GenerationOptions, Session, load_model
 from omnidraft.serve.models import Described, Models, Target
-def megabytes():
-    return int(re.search(r"RssAnon:\\s*(\\d+)", open("/proc/self/status").read())[1]) // 1000
 def target(name, folder, drafts):
     def opened(progress):
         drafter = load_model("default", threads=1, drafts=True) if drafts else None
@@ -445,8 +441,4 @@ for _ in range(5):
     models.open("small").generate("Hi", GenerationOptions(3))
     print(loaded, megabytes())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    rounds = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
-    assert len(rounds) == 5
-    assert all(closed < loaded - 30 for loaded, closed in rounds), rounds
-    assert rounds[-1][1] < rounds[0][1] + 30, rounds
+    check_memory_is_given_back(code)
