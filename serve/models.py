@@ -15,8 +15,8 @@ from typing import NamedTuple, Self
 from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.memory import give_back_memory
 from omnidraft.runtime.models.progress import Progress, silent
-from omnidraft.runtime.profiling.memory import weights_bytes
 from omnidraft.runtime.session import Session
+from omnidraft.runtime.storage.weights import weights_bytes
 from omnidraft.serve.errors import ApiError
 
 log = logging.getLogger("omnidraft.serve")

@@ -64,13 +64,13 @@ from omnidraft.runtime.profiling.memory import (
     peak_bytes,
     reset_peak,
     resident_bytes,
-    weights_bytes,
 )
 from omnidraft.runtime.profiling.plots import bars, lines, stacks
 from omnidraft.runtime.profiling.recording import RecordedModel
 from omnidraft.runtime.profiling.report import Profile, RoundKind
 from omnidraft.runtime.profiling.summary import PassKind, summarize, summarize_passes
 from omnidraft.runtime.storage.bundle import Geometry
+from omnidraft.runtime.storage.weights import weights_bytes
 
 PROMPTS = ["What is the answer?", "The quick brown fox", "def add(a, b):"]
 linux = pytest.mark.skipif(resident_bytes() is None, reason="memory is read from Linux's /proc")

@@ -26,8 +26,7 @@ WHOLE_FILE = 'import pytest; pytest.importorskip("no_such_package", reason="it i
 
 @pytest.fixture
 def project(pytester: pytest.Pytester, request: pytest.FixtureRequest) -> pytest.Pytester:
-    conftest = (request.config.rootpath / "tests" / "conftest.py").read_text()
-    pytester.makeconftest(conftest)
+    pytester.makeconftest((request.config.rootpath / "tests" / "skips.py").read_text())
     pytester.makepyfile(test_some=TESTS, test_whole=WHOLE_FILE)
     return pytester
 

@@ -25,8 +25,8 @@ from omnidraft.runtime.models import LoadedModel
 from omnidraft.runtime.models.catalogue import DEFAULT_DRAFTER, DEFAULT_QUANTIZATION
 from omnidraft.runtime.models.progress import Progress
 from omnidraft.runtime.options import DEFAULT_DRAFT_LENGTH, read_draft_length
-from omnidraft.runtime.profiling.memory import weights_bytes
 from omnidraft.runtime.session import default_ngram_folder
+from omnidraft.runtime.storage.weights import weights_bytes
 
 if TYPE_CHECKING:
     from omnidraft.runtime.learning.learner import AdapterChoice

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from omnidraft.runtime.errors import OmniDraftError
 
-_WEIGHTS = {".onnx", ".data", ".onnx_data", ".safetensors", ".gguf", ".pte", ".bin"}
-
 
 class MemoryCapError(OmniDraftError):
     """The process takes more memory than the simulated device has for it."""
@@ -31,17 +29,6 @@ def reset_peak() -> bool:
         Path("/proc/self/clear_refs").write_text("5")
         return True
     return False
-
-
-def weights_bytes(path: Path) -> int:
-    """Size of a model's graphs and weights on disk, a bundle's training step left out."""
-    if path.is_file():
-        return path.stat().st_size
-    return sum(
-        file.stat().st_size
-        for file in path.rglob("*")
-        if file.suffix in _WEIGHTS and not file.name.startswith("training")
-    )
 
 
 @dataclass(frozen=True)

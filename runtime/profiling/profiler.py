@@ -27,7 +27,6 @@ from omnidraft.runtime.profiling.memory import (
     peak_bytes,
     reset_peak,
     resident_bytes,
-    weights_bytes,
 )
 from omnidraft.runtime.profiling.recording import RecordedModel
 from omnidraft.runtime.profiling.report import (
@@ -41,6 +40,7 @@ from omnidraft.runtime.profiling.report import (
     Speedup,
 )
 from omnidraft.runtime.session import Session
+from omnidraft.runtime.storage.weights import weights_bytes
 
 PROMPTS = (
     Prompt("math", "A shop sells 14 pens a day and 23 on Saturdays. How many in a week of 7 days?"),

@@ -1,0 +1,59 @@
+"""What may skip: with `--complete` a test that skips fails, unless its reason is one of these."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from typing import Any, TypeVar
+
+import pytest
+
+# What no package brings: reasons that `--complete` allows. Each is the beginning of a reason.
+LACKING = (
+    # Files that lie beside the repository.
+    r"\S+ is not in \.\./shared/",
+    # The operating system, or who runs the tests.
+    r"Linux has a full device",
+    r"root may write anywhere",
+    r"needs fork",
+    r"needs a pseudo-terminal",
+    r"threads have priorities of their own on Linux",
+    r"memory is read from Linux's /proc",
+    # A browser.
+    r"there is no Chromium on this machine",
+    r"curl is not installed",
+    # A cross compiler, an emulator, and ONNX Runtime for the other processor.
+    r"64-bit Arm: ",
+)
+
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--complete",
+        action="store_true",
+        help="a test that skips fails, unless this machine lacks what no package brings",
+    )
+
+
+def _judged(report: Report, config: pytest.Config) -> Report:
+    if config.getoption("--complete") and report.skipped and not hasattr(report, "wasxfail"):
+        reason: Any = report.longrepr
+        reason = str(reason[2] if isinstance(reason, tuple) else reason).removeprefix("Skipped: ")
+        if not any(re.match(allowed, reason) for allowed in LACKING):
+            report.outcome = "failed"
+            report.longrepr = f"With --complete this must not skip: {reason}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, Any]:
+    return _judged((yield), item.config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, Any]:
+    return _judged((yield), collector.config)
