@@ -87,7 +87,10 @@ def serve(
         ),
     ] = 4,
     time_limit: Annotated[
-        float, typer.Option(**opt.number(0), help="Seconds after which an answer is cut.")
+        float,
+        typer.Option(
+            **opt.number(0), help="Seconds of its own turns after which an answer is cut."
+        ),
     ] = 600.0,
     max_body: Annotated[
         int, typer.Option(**opt.whole(1), help="Bytes that a request may have.")
