@@ -80,7 +80,6 @@ class Session:
         self.target = target
         self.drafter = drafter
         self.last: SpeculativeDecoder | None = None
-        self._lookup = Lookup(target.model.vocab_size)
         self._wait = wait
         # Another model may not give the same answer.
         self._kept = kept if target.batch_invariant else None
@@ -323,7 +322,8 @@ class Session:
         buffer = self.learner.buffer if self.learner else None
         return SpeculativeDecoder(
             self.target.model,
-            pairing.drafting(options, self._lookup) if pairing else None,
+            # Its own: answers may be paused, and others made meanwhile.
+            pairing.drafting(options, Lookup(self.target.model.vocab_size)) if pairing else None,
             sampling=options.sampling,
             verification=options.verification,
             seed=options.seed,
@@ -334,6 +334,7 @@ class Session:
             proposals=options.proposals,
             constraint=options.constraint,
             keep=self.target.batch_invariant,
+            kept=self._kept,
         )
 
 
@@ -352,8 +353,6 @@ class _Answering:
         told = 0
         text = AnswerText(tokenizer, options.stop)
         tokens = session.encode(prompt, raw=options.raw)
-        if session._kept is not None:
-            session._kept.recall(tokens)
         for emitted in decoder.generate(
             tokens,
             options.max_new_tokens,

@@ -1,7 +1,7 @@
 """Models behind OpenAI's interface: what ``omnidraft serve`` runs.
 
-One request after the other is answered, by one thread, whatever the number of models: a machine
-that computes two answers at once makes both of them slower.
+One thread answers, whatever the number of models: a machine that computes two passes at once makes
+both of them slower. Requests take turns between the rounds of their answers.
 
 - ``requests``: what may be asked, and what is refused by its name; ``messages``: conversations;
 - ``forms``: what answers are held to; ``grammar``: the masks for it; ``penalties``;

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import weakref
-from collections.abc import Callable, Hashable
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from time import monotonic
 
 from omnidraft.runtime.answer import Piece
 from omnidraft.runtime.decoding.decoder import SpeculativeDecoder
 from omnidraft.runtime.session import Session
 from omnidraft.runtime.statistics import Statistics
-from omnidraft.serve.errors import ApiError
+from omnidraft.serve.errors import ApiError, server_ending
 from omnidraft.serve.models import Models
 from omnidraft.serve.preparing import Choice, Prepared
 from omnidraft.serve.replies import Reply
 from omnidraft.serve.turns import Turns
 
 log = logging.getLogger("omnidraft.serve")
+
+_SHORT = 0.2
+"""Part of a turn after which a request gives way to one that is begun."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,7 @@ Event = Begun | Told | Ended | Failed | None
 
 
 class Work:
-    """A request: one answer or several, made one after the other in one turn.
+    """A request: one answer or several, made one after the other.
 
     Its events come by ``events``, in the event loop in which it was made.
 
@@ -92,6 +98,8 @@ class Work:
         self._prepared: Prepared | None = None
         self._prepared_by: weakref.ref[Session] | None = None
         """Not kept: a request that waits keeps no model open."""
+        self._steps: Iterator[SpeculativeDecoder] = iter(())
+        self._paused: SpeculativeDecoder | None = None
         self._cancelled = threading.Event()
         self._expired = False
         self._loop = asyncio.get_running_loop()
@@ -110,6 +118,11 @@ class Work:
                 self._prepared = self._prepare(session)
                 self._prepared_by = weakref.ref(session)
 
+    @property
+    def cancelled(self) -> bool:
+        """Whether it is to end."""
+        return self._cancelled.is_set()
+
     def cancel(self) -> None:
         """End it within a round."""
         self._cancelled.set()
@@ -123,30 +136,53 @@ class Work:
         """Tell that it will not be answered."""
         self.events.put_nowait(Failed(error))
 
-    def begin(self) -> Session | None:
-        """Open its model, in the thread that answers; None: there will be no answer."""
+    def begin(self, observe: Callable[[str, Statistics], None]) -> bool:
+        """Open its model, in the thread that answers.
+
+        Args:
+            observe: told the finish reason and the statistics of each answer that ended.
+
+        Returns:
+            False: there will be no answer.
+        """
         try:
             if not self._cancelled.is_set():
                 session = self._models.open(self.model)
             if self._cancelled.is_set():  # also while it was opened
-                raise _ending()
+                raise server_ending()
             self.prepare()
             assert self._prepared is not None
+            self._steps = chain.from_iterable(
+                self._answer(session, index, choice, observe)
+                for index, choice in enumerate(self._prepared.choices)
+            )
             self._tell(Begun(self._prepared.reply))
-            return session
+            return True
         except Exception as error:
             self._tell(Failed(error))
-            return None
+            return False
 
-    def run(self, session: Session, observe: Callable[[str, Statistics], None]) -> None:
-        """Answer, in the same thread."""
-        assert self._prepared is not None
+    def go_on(self, give_way: Callable[[], bool]) -> bool:
+        """Answer, in the same thread, to the end or until it gives way to another request.
+
+        Args:
+            give_way: whether it should; asked after each piece.
+
+        Returns:
+            Whether it ended.
+        """
         try:
-            for index, choice in enumerate(self._prepared.choices):
-                self._answer(session, index, choice, observe)
+            if self._paused is not None:
+                self._paused.resume()
+                self._paused = None
+            for decoder in self._steps:
+                if give_way() and decoder.pause():
+                    self._paused = decoder
+                    return False
             self._tell(None)
         except Exception as error:
             self._tell(Failed(error))
+        return True
 
     def _answer(
         self,
@@ -154,7 +190,8 @@ class Work:
         index: int,
         choice: Choice,
         observe: Callable[[str, Statistics], None],
-    ) -> None:
+    ) -> Iterator[SpeculativeDecoder]:
+        """Yield the decoder after each piece."""
         decoders: list[SpeculativeDecoder] = []
         per_token: float | None = None
         expected = 0.0
@@ -167,6 +204,7 @@ class Work:
             if piece.token is not None:
                 expected += per_token or 0.0
             self._tell(Told(index, piece, so_far.seconds, per_token))
+            yield decoders[0]
         decoder = decoders[0] if decoders else None  # none: it was cancelled before it began
         reason = decoder.finish_reason if decoder else "cancelled"
         statistics = decoder.statistics if decoder else Statistics(prompt_tokens=len(choice.tokens))
@@ -184,14 +222,36 @@ class Work:
             self._cancelled.set()
 
 
+@dataclass(eq=False)
+class _UnderWay:
+    """A request that was begun.
+
+    Attributes:
+        left: seconds until its time is over.
+        taken: seconds that it took.
+    """
+
+    work: Work
+    left: float
+    taken: float = 0.0
+
+
 class Answering:
-    """Answers requests, one at a time, in fair turns.
+    """Answers requests, several of them in turns.
+
+    Clients take fair turns in being begun. A request that is begun goes before those under way, so
+    that its first token comes soon; then it takes turns with them. What is under way at once is of
+    one model. An answer that cannot be left in the middle is made to its end, see
+    ``SpeculativeDecoder.pause``.
 
     All methods are of the event loop.
 
     Args:
-        places: requests that may wait.
-        time_limit: seconds after which an answer is cut; to open its model is no part of them.
+        places: requests that may wait to be begun.
+        at_once: requests that may be under way, at least 1.
+        turn: seconds of a turn, while others are under way.
+        time_limit: seconds, in its own turns, after which a request is cut; to open its model is no
+            part of them.
         observe: told the model, the finish reason and the statistics of each answer that ended, in
             the thread that made it.
     """
@@ -199,28 +259,38 @@ class Answering:
     def __init__(
         self,
         places: int,
+        at_once: int,
+        turn: float,
         time_limit: float,
         observe: Callable[[str, str, Statistics], None] = lambda model, reason, statistics: None,
     ) -> None:
         self._turns: Turns[Work] = Turns(places)
+        self._at_once = at_once
+        self._turn_seconds = turn
         self._time_limit = time_limit
         self._observe = observe
         self._thread = ThreadPoolExecutor(1, "omnidraft answer")
         self._joined = asyncio.Event()
-        self._running: Work | None = None
+        self._under_way: deque[_UnderWay] = deque()
+        """The one that waits longest is first."""
+        self._running: _UnderWay | None = None
+        self._turn_began = 0.0
+        self._turn_ends = math.inf
+        """When the one that is running gives way; the thread that answers reads it."""
+        self._others_first = False
         self._closing = False
-        self._turn_seconds = 1.0
+        self._request_seconds = 1.0
         self._task = asyncio.create_task(self._work())
 
     @property
     def waiting(self) -> int:
-        """Requests that wait."""
+        """Requests that wait to be begun."""
         return len(self._turns)
 
     @property
-    def busy(self) -> bool:
-        """Whether a request is being answered."""
-        return self._running is not None
+    def under_way(self) -> int:
+        """Requests that were begun and have not ended."""
+        return len(self._under_way) + (self._running is not None)
 
     def join(self, client: Hashable, work: Work) -> None:
         """Let a request wait for its turn.
@@ -229,9 +299,10 @@ class Answering:
             ApiError: 429: there is no place for it; 503: the server is ending.
         """
         if self._closing:
-            raise _ending()
+            raise server_ending()
         left = self._turns.join(client, work)
         self._joined.set()
+        self._set_end_of_turn()
         if left is work:
             raise self._full()
         if left is not None:
@@ -241,14 +312,15 @@ class Answering:
         """Nobody wants the answer any more: it ends within a round, or never begins."""
         work.cancel()
         self._turns.leave(work)
+        self._set_end_of_turn()
 
     def cancel_all(self) -> None:
-        """Answer no more: what waits is refused, what is being answered ends within a round."""
+        """Answer no more: what waits is refused, what is under way ends within a round."""
         self._closing = True
         for work in self._turns.clear():
-            work.fail(_ending())
-        if self._running is not None:
-            self._running.cancel()
+            work.fail(server_ending())
+        for each in (*self._under_way, *([self._running] if self._running else [])):
+            each.work.cancel()
 
     async def close(self) -> None:
         """The same, and wait for the end."""
@@ -259,39 +331,79 @@ class Answering:
 
     async def _work(self) -> None:
         while True:
-            work = self._turns.take()
-            if work is None:
-                if self._closing:
-                    return
+            if self._may_begin() and not self._others_first:
+                work = self._turns.take()
+                assert work is not None
+                await self._turn(_UnderWay(work, self._time_limit), new=True)
+                # Clients who ask for little would keep the others waiting for ever.
+                self._others_first = bool(self._under_way)
+            elif self._under_way:
+                leaving = (each for each in self._under_way if each.work.cancelled)
+                next_one = next(leaving, self._under_way[0])
+                self._under_way.remove(next_one)
+                self._others_first = False
+                await self._turn(next_one)
+            elif self._closing:
+                return
+            else:
+                self._others_first = False
                 self._joined.clear()
                 await self._joined.wait()
-                continue
-            self._running = work
-            begun = monotonic()
-            try:
-                await self._answer(work)
-            finally:
-                self._running = None
-            # A mean in which what is long ago counts less and less.
-            self._turn_seconds += 0.2 * (monotonic() - begun - self._turn_seconds)
 
-    async def _answer(self, work: Work) -> None:
+    def _may_begin(self) -> bool:
+        """Whether the request that is the next to be begun may be under way with the others."""
+        first = self._turns.first
+        if first is None or self.under_way >= self._at_once:
+            return False
+        others = (*self._under_way, *([self._running] if self._running else []))
+        return all(each.work.model == first.model for each in others)
+
+    async def _turn(self, one: _UnderWay, new: bool = False) -> None:
+        """Let a request have its turn."""
         loop = asyncio.get_running_loop()
-        session = await loop.run_in_executor(self._thread, work.begin)
-        if session is None:
-            return
-        timer = loop.call_later(self._time_limit, work.expire)
+        self._running = one
+        began = monotonic()
 
         def observe(reason: str, statistics: Statistics) -> None:
-            self._observe(work.model, reason, statistics)
+            self._observe(one.work.model, reason, statistics)
 
+        ended = True
         try:
-            await loop.run_in_executor(self._thread, work.run, session, observe)
+            if new and not await loop.run_in_executor(self._thread, one.work.begin, observe):
+                return
+            self._turn_began = monotonic()
+            self._set_end_of_turn()
+            timer = loop.call_later(one.left, one.work.expire)
+            try:
+                ended = await loop.run_in_executor(self._thread, one.work.go_on, self._is_over)
+            finally:
+                timer.cancel()
+                one.left -= monotonic() - self._turn_began
         finally:
-            timer.cancel()
+            self._running = None
+            self._turn_ends = math.inf
+            one.taken += monotonic() - began
+            if ended:
+                # A mean in which what is long ago counts less and less.
+                self._request_seconds += 0.2 * (one.taken - self._request_seconds)
+            else:
+                self._under_way.append(one)
+
+    def _is_over(self) -> bool:
+        return monotonic() >= self._turn_ends
+
+    def _set_end_of_turn(self) -> None:
+        if any(each.work.cancelled for each in self._under_way):
+            self._turn_ends = 0.0  # its place is wanted
+        elif self._may_begin():
+            self._turn_ends = self._turn_began + _SHORT * self._turn_seconds
+        elif self._under_way:
+            self._turn_ends = self._turn_began + self._turn_seconds
+        else:
+            self._turn_ends = math.inf
 
     def _full(self) -> ApiError:
-        wait = max(1, min(600, round(self._turn_seconds * (len(self._turns) + 1))))
+        wait = max(1, min(600, round(self._request_seconds * (len(self._turns) + 1))))
         return ApiError(
             429,
             f"{len(self._turns)} requests wait already, and no more may. Try again in about "
@@ -299,7 +411,3 @@ class Answering:
             code="queue_full",
             retry_after=wait,
         )
-
-
-def _ending() -> ApiError:
-    return ApiError(503, "the server is ending", code="server_ending", retry_after=10)

@@ -50,6 +50,9 @@ class ServeOptions:
         key: that requests must show; None: none.
         hosts: names by which the server may be called, beside ``localhost`` and numbers.
         places: requests that may wait.
+        at_once: requests that may be under way, at least 1.
+        turn: seconds that one of them is answered before another one is; where caches are large,
+            to exchange them takes some hundredths.
         time_limit: seconds after which an answer is cut.
         max_body: bytes that a request may have.
     """
@@ -58,6 +61,8 @@ class ServeOptions:
     key: str | None = field(default=None, repr=False)
     hosts: Sequence[str] = ()
     places: int = 32
+    at_once: int = 4
+    turn: float = 0.25
     time_limit: float = 600.0
     max_body: int = 4_000_000
 
@@ -76,7 +81,7 @@ class Service:
         self._open_answering: Answering | None = None
         self.metrics = Metrics(
             lambda: self.answering.waiting if self._open_answering else 0,
-            lambda: self.answering.busy if self._open_answering else False,
+            lambda: self.answering.under_way if self._open_answering else 0,
             models,
         )
         self._preparing = Preparing(options.defaults)
@@ -93,7 +98,9 @@ class Service:
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
         """While the server runs."""
         options = self._options
-        self._open_answering = Answering(options.places, options.time_limit, self._observe)
+        self._open_answering = Answering(
+            options.places, options.at_once, options.turn, options.time_limit, self._observe
+        )
         try:
             yield
         except asyncio.CancelledError:  # told to end twice: nobody waits for what is under way

@@ -111,6 +111,11 @@ def failed(error: BaseException) -> ApiError:
     return ApiError(500, "the server failed; its log says how", code="internal_error")
 
 
+def server_ending() -> ApiError:
+    """There is no (more) answer, since the server ends."""
+    return ApiError(503, "the server is ending", code="server_ending", retry_after=10)
+
+
 def log_failure(error: BaseException) -> None:
     """Say where it failed, not on what: messages of errors may hold text of prompts."""
     at = error.__traceback__

@@ -17,12 +17,12 @@ class Metrics:
 
     Args:
         waiting: tells how many requests wait.
-        busy: tells whether one is being answered.
+        running: tells how many are being answered.
         models: which are opened and closed.
     """
 
     def __init__(
-        self, waiting: Callable[[], int], busy: Callable[[], bool], models: Models
+        self, waiting: Callable[[], int], running: Callable[[], int], models: Models
     ) -> None:
         self._registry = CollectorRegistry()
 
@@ -50,7 +50,7 @@ class Metrics:
         )
         for name, text, value in (
             ("waiting_requests", "Requests that wait", waiting),
-            ("running_requests", "Requests being answered", lambda: float(busy())),
+            ("running_requests", "Requests being answered", running),
             ("open_targets", "Targets that are open", lambda: models.count),
             ("open_bytes", "Bytes of their weights and KV caches", lambda: models.nbytes),
             ("target_loads", "How often a target was opened", lambda: models.loads),

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from omnidraft.serve.answering import Answering, Begun, Ended, Failed, Told, Work
 from omnidraft.serve.drafting import DraftingTold
-from omnidraft.serve.errors import ApiError, failed
+from omnidraft.serve.errors import failed, server_ending
 from omnidraft.serve.replies import Json, Reply
 
 _HEADERS = [
@@ -134,7 +134,7 @@ class AnswerResponse:
 
 def _end(reply: Reply, event: Ended) -> None:
     if event.reason == "cancelled":  # the client is here: it is the server that ends
-        raise ApiError(503, "the server is ending", code="server_ending")
+        raise server_ending()
     reply.end(event.choice, event.reason, event.statistics)
 
 

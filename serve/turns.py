@@ -47,6 +47,11 @@ class Turns(Generic[Item]):
         self._remove(holder, last)
         return last
 
+    @property
+    def first(self) -> Item | None:
+        """What ``take`` would return."""
+        return next((items[0] for items in self._waiting.values()), None)
+
     def take(self) -> Item | None:
         """The next one, which waits no more; None: nobody waits."""
         if not self._waiting:

@@ -7,7 +7,6 @@ import json
 import random
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,6 +16,7 @@ from serving import send, served
 from tiny import write_drafter, write_target
 
 from omnidraft import GenerationOptions, LoadedModel, Session, load_model
+from omnidraft.runtime.decoding.kept_texts import KeptTexts
 from omnidraft.serve.answering import Answering, Work
 from omnidraft.serve.app import ServeOptions
 from omnidraft.serve.errors import ApiError
@@ -40,12 +40,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedModel, Loade
 @pytest.fixture(scope="module")
 def session(models: tuple[LoadedModel, LoadedModel]) -> Session:
     return Session(*models)
-
-
-@pytest.fixture(scope="module")
-def drafting(session: Session) -> Iterator[str]:
-    with served({"tiny": session}, ServeOptions(DRAFTS)) as address:
-        yield address
 
 
 def asked(content: str, **options: Any) -> dict[str, Any]:
@@ -93,19 +87,62 @@ def break_off(address: str, number: int) -> None:
             return
 
 
+@pytest.mark.parametrize("kept", [False, True], ids=["one after the other", "in turns"])
 def test_conversations_are_those_of_plain_decoding(
-    drafting: str, models: tuple[LoadedModel, LoadedModel]
+    models: tuple[LoadedModel, LoadedModel], kept: bool
 ) -> None:
     """With other clients at the same time, and clients that go away."""
     count, turns = 12, 3
     with served({"tiny": Session(models[0])}, ServeOptions(PLAIN)) as address:
         right = [conversation(address, number, turns) for number in range(count)]
-    with ThreadPoolExecutor(6) as pool:
-        answers = [pool.submit(conversation, drafting, i, turns) for i in range(count)]
-        gone = [pool.submit(break_off, drafting, i) for i in range(6)]
+    session = keeping(*models) if kept else Session(*models)
+    with (
+        served({"tiny": session}, ServeOptions(DRAFTS, turn=0)) as address,
+        ThreadPoolExecutor(6) as pool,
+    ):
+        answers = [pool.submit(conversation, address, i, turns) for i in range(count)]
+        gone = [pool.submit(break_off, address, i) for i in range(6)]
         assert [each.result() for each in answers] == right
         for each in gone:
             each.result()
+
+
+def keeping(target: LoadedModel, drafter: LoadedModel | None = None) -> Session:
+    """A session whose answers can be paused."""
+    return Session(target, drafter, kept=KeptTexts(target.model, 200_000_000))
+
+
+def test_a_short_answer_does_not_wait_for_the_end_of_a_long_one(
+    models: tuple[LoadedModel, LoadedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = keeping(models[0])
+    held = Held(monkeypatch, session)
+    right = Session(models[0])
+
+    def ask(content: str, most: int) -> str:
+        request = asked(content, max_tokens=most)
+        answer = httpx.post(address + "/v1/chat/completions", json=request, timeout=300)
+        text: str = answer.json()["choices"][0]["message"]["content"]
+        return text
+
+    with (
+        served({"tiny": session}, ServeOptions(PLAIN, turn=0)) as address,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        long = pool.submit(ask, "long", 2000)
+        assert held.begun.acquire(timeout=60)
+        short = [pool.submit(ask, content, 5) for content in SAID]
+        wait_until(address, 1, len(SAID))
+        while not all(each.done() for each in short):
+            held.may.release()
+            time.sleep(0.001)
+        assert not long.done() and held.passes < 1000
+        held.let_all_go()
+        texts = [long.result(), *(each.result() for each in short)]
+    monkeypatch.undo()
+    for content, most, text in zip(["long", *SAID], [2000, 5, 5, 5, 5], texts, strict=True):
+        options = GenerationOptions(most, draft_length=0)
+        assert text == right.generate([{"role": "user", "content": content}], options).text
 
 
 def figure(address: str, name: str) -> float:
@@ -231,7 +268,7 @@ def test_the_end_of_the_server_breaks_answers_off(
     held = Held(monkeypatch, session)
 
     async def end() -> None:
-        answering = Answering(4, 60)
+        answering = Answering(4, 1, 0.25, 60)
         options = GenerationOptions(100, draft_length=0)
         models = Models.of({"tiny": session})
         prepared = Prepared(

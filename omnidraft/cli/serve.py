@@ -80,8 +80,17 @@ def serve(
         typer.Option(**opt.number(0), help="Of requests that give none; 1 is OpenAI's default."),
     ] = 1.0,
     queue: Annotated[int, typer.Option(**opt.whole(1), help="Requests that may wait.")] = 32,
+    at_once: Annotated[
+        int,
+        typer.Option(
+            **opt.whole(1), help="Requests that are answered in turns; 1: one after the other."
+        ),
+    ] = 4,
     time_limit: Annotated[
-        float, typer.Option(**opt.number(0), help="Seconds after which an answer is cut.")
+        float,
+        typer.Option(
+            **opt.number(0), help="Seconds of its own turns after which an answer is cut."
+        ),
     ] = 600.0,
     max_body: Annotated[
         int, typer.Option(**opt.whole(1), help="Bytes that a request may have.")
@@ -141,8 +150,9 @@ def serve(
         api_key,
         allow_host,
         queue,
-        time_limit,
-        max_body,
+        at_once,
+        time_limit=time_limit,
+        max_body=max_body,
     )
     names = _names(target)
     adapters = _adapters(adapter, names)

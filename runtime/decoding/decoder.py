@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 from omnidraft._native import Generation, Origin, SamplingParameters, Verification
 from omnidraft.runtime.decoding.constraint import Constraint
 from omnidraft.runtime.decoding.drafting import Drafter, Drafting, keep, run_pass
+from omnidraft.runtime.decoding.kept_texts import KeptTexts
 from omnidraft.runtime.decoding.lease import Lease
 from omnidraft.runtime.decoding.logprobs import TokenLogprobs, token_logprobs
 from omnidraft.runtime.decoding.observed import Round, StepObserver, round_of, show_steps
+from omnidraft.runtime.decoding.paused import Paused, pause_models
 from omnidraft.runtime.decoding.proposal import Proposal
 from omnidraft.runtime.engines.model import CausalModel, LimitedContext, held_of, tree_scorer
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
@@ -63,6 +65,7 @@ class SpeculativeDecoder:
         constraint: masks the target, for one generation. What learns is shown none of its rounds.
         keep: begin with what the target's KV cache holds of the prompt. A batch-invariant target
             gives the same answer, bit for bit; another one may not.
+        kept: other texts of the target's, of which the prompt may be recalled. Not without keep.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class SpeculativeDecoder:
         proposals: bool = False,
         constraint: Constraint | None = None,
         keep: bool = False,
+        kept: KeptTexts | None = None,
     ) -> None:
         self._target = target
         self._drafting = drafting
@@ -94,6 +98,9 @@ class SpeculativeDecoder:
         self._proposals = proposals
         self._constraint = constraint
         self._keep = keep
+        self._kept = kept if keep else None
+        self._paused: Paused | None = None
+        self._paused_seconds = 0.0
         self.statistics = Statistics()
         """Of the last generation."""
         self.finish_reason = ""
@@ -124,11 +131,47 @@ class SpeculativeDecoder:
         """
         models = [self._target, *([self._drafting.model] if self._drafting else [])]
         with self._lease or Lease(models) as lease:
+            self._held = lease
             for emitted in self._generate(
                 prompt, max_new_tokens, frozenset(stop), cancelled or Event(), ends
             ):
                 yield emitted
                 lease.go_on_here()
+
+    def pause(self) -> bool:
+        """Let other answers be made with the models until ``resume``. Between two tokens only.
+
+        The answer is the same as without a pause, and its time does not count. It may also be
+        broken off meanwhile.
+
+        Returns:
+            False: nothing changed, since the models could not go on where they were. Nothing keeps
+            the target's text, it is too long, an engine does not copy its KV cache, or something
+            learns from this answer.
+        """
+        if self._observer is not None or self._steps is not None:
+            return False
+        if self._kept is None or not self._kept.keeps(self._target):
+            return False
+        drafter = self._drafting.model if self._drafting else None
+        if (paused := pause_models(self._target, drafter)) is None:
+            return False
+        self._paused = paused
+        self._held.lend()
+        return True
+
+    def resume(self) -> None:
+        """Go on.
+
+        Raises:
+            ModelInUseError: see ``Lease``; the answer is still paused.
+        """
+        assert self._paused is not None and self._kept is not None, "it was not paused"
+        self._held.take_back()
+        self._kept.recall(self._paused.tokens)
+        self._paused.put_back(PROMPT_CHUNK)
+        self._paused_seconds += perf_counter() - self._paused.since
+        self._paused = None
 
     def _generate(
         self,
@@ -155,6 +198,8 @@ class SpeculativeDecoder:
 
         started = perf_counter()
         stats.ngram_inserted += generation.read(prompt)
+        if self._kept is not None:
+            self._kept.recall(prompt)
         # The last token is read with the first round.
         stats.prompt_kept = held_of(target, prompt[:-1]) if self._keep else 0
         target.truncate(stats.prompt_kept)
@@ -166,6 +211,7 @@ class SpeculativeDecoder:
         stats.prompt_seconds = perf_counter() - started
 
         started = perf_counter()
+        self._paused_seconds = 0.0
         while stats.target_tokens < max_new_tokens:
             room = min(max_new_tokens - stats.target_tokens, target.max_length - target.length) - 1
             if room < 0:
@@ -231,7 +277,7 @@ class SpeculativeDecoder:
             proposals = chain((proposal,), repeat(None))
             for each in map(Emitted, emitted, verdict.origins, told, proposals):
                 stats.target_tokens += 1
-                stats.seconds = perf_counter() - started
+                stats.seconds = perf_counter() - started - self._paused_seconds
                 yield each
             if stopped:
                 return

@@ -20,6 +20,9 @@ from omnidraft.runtime.engines.model import (
 _WORTH = 32
 """Tokens: fewer are read again in the time that a copy takes."""
 
+_TEXTS = 4
+"""Texts that there should be room for, at least."""
+
 
 class KeptTexts:
     """Copies of a KV cache, one for each text that another one displaced.
@@ -45,6 +48,19 @@ class KeptTexts:
 
     def __len__(self) -> int:
         return len(self._copies)
+
+    def keeps(self, model: CausalModel) -> bool:
+        """Whether what the model holds now is kept when another text displaces it.
+
+        A text that takes more than a part of the memory may be dropped for others before it is
+        wanted again.
+        """
+        if model is not self._model or not isinstance(model, CopiesCache):
+            return False
+        if not isinstance(model, KnowsTokens) or len(model.held) != model.length:
+            return False
+        per_token: int = getattr(model, "kv_bytes_per_token", 0)
+        return per_token * model.length <= self._most_bytes // _TEXTS
 
     def recall(self, tokens: Sequence[int]) -> None:
         """Let the model hold the text that has most in common with tokens that it is to read.

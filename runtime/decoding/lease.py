@@ -73,6 +73,7 @@ class Lease:
         self._wait = wait
         self._cancelled = cancelled or threading.Event()
         self._depth = 0
+        self._lent = False
 
     def __enter__(self) -> Self:
         """Wait for the models.
@@ -89,8 +90,24 @@ class Lease:
 
     def __exit__(self, *_: object) -> None:
         self._depth -= 1
-        if not self._depth:
+        if not self._depth and not self._lent:
             self._release(self._locks)
+        if not self._depth:
+            self._lent = False
+
+    def lend(self) -> None:
+        """Let others use the models until ``take_back``, or for good where the lease ends first."""
+        self._release(self._locks)
+        self._lent = True
+
+    def take_back(self) -> None:
+        """Wait for the models again.
+
+        Raises:
+            ModelInUseError: they were not given back in time; they are still lent.
+        """
+        self._acquire()
+        self._lent = False
 
     def go_on_here(self) -> None:
         """The holder goes on, perhaps in another thread."""
