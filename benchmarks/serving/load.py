@@ -23,6 +23,7 @@ from omnidraft.runtime.models.resolve import resolve_checkpoint
 
 MAX_TOKENS = 48
 BREAK_OFF = 0.25
+OURS = "omnidraft"
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,12 @@ def main(
         right[prompt] = answer.json()["choices"][0]["message"]["content"]
     plain.stop()
     threads = default_threads()
-    ways = {"omnidraft": lambda: omnidraft(target, "--queue", "16")}
+    ways = {
+        OURS: lambda: omnidraft(target, "--queue", "16"),
+        f"{OURS}, one after the other": lambda: omnidraft(
+            target, "--queue", "16", "--at-once", "1"
+        ),
+    }
     if llama:
         gguf = resolve_checkpoint(target)
         ways["llama.cpp"] = lambda: llamacpp(gguf, threads, max(numbers))
@@ -80,15 +86,16 @@ def main(
         server = start()
         figures[way] = {}
         try:
-            asking = Asking(server, model, prompts, right if way == "omnidraft" else {})
+            ours = way.startswith(OURS)
+            asking = Asking(server, model, prompts, right if ours else {})
             asyncio.run(phase(asking, 1, 3.0, 0))  # warm
             for number in numbers:
-                crashes = kills if number == numbers[-1] and way == "omnidraft" else 0
+                crashes = kills if number == numbers[-1] and ours else 0
                 before = server.holds()
                 seen = asyncio.run(phase(asking, number, seconds, crashes))
                 told = summary(seen, seconds)
                 told["holds before"], told["holds after"] = before, server.holds()
-                if way == "omnidraft":
+                if ours:
                     told["waiting after"] = waiting(server)
                 figures[way][str(number)] = told
                 print(way, number, json.dumps(told), flush=True)
