@@ -16,6 +16,9 @@ MAX_FORM = 100_000
 # White space between the parts of JSON, where a schema says nothing of it: a line break and an
 # indentation. Small models write white space for ever where they may.
 _LAYOUT = {"whitespace_flexible": True, "whitespace_pattern": r"\n?[ \t]{0,20}"}
+# Numbers from here on llguidance rounds; of some it finds no end, and takes the process with it.
+_LARGEST = 2**53
+_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _GBNF = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
 _TEMPERATURE = re.compile(r"^\s*\w+\s*\[[^\]]*\btemperature\b", re.MULTILINE)
 
@@ -36,11 +39,32 @@ def json_form(schema: dict[str, Any], param: str = "response_format") -> Form:
     """JSON that fits a schema.
 
     Raises:
-        ApiError: 400: the schema is too long.
+        ApiError: 400: the schema is too long, or holds a number that is not kept exactly.
     """
+    check_numbers(param, schema)
     text = json.dumps({"x-guidance": _LAYOUT, **schema})
     _check_length(param, text)
     return Form(param, f"start: %json {text}\n")
+
+
+def check_numbers(param: str, schema: Any) -> None:
+    """Refuse a schema with a number that would not be kept exactly.
+
+    Raises:
+        ApiError: 400: there is one.
+    """
+    left = [schema]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
+        elif isinstance(value, int | float) and not abs(value) < _LARGEST:
+            raise mistaken(
+                param,
+                f"holds the number {value!s:.40}; a schema's must lie between −2^53 and 2^53",
+            )
 
 
 class _Schema(BaseModel):
@@ -137,3 +161,5 @@ def _check_lark(param: str, grammar: str) -> None:
         )
     if _TEMPERATURE.search(grammar):
         raise mistaken(param, "sets a temperature, which is the request's: leave it out")
+    if "%json" in grammar:
+        check_numbers(param, [float(each) for each in _NUMBER.findall(grammar)])

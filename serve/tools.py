@@ -13,7 +13,7 @@ from omnidraft.runtime.text.tokenizer import Tokenizer
 from omnidraft.serve.call_grammar import call_grammar
 from omnidraft.serve.calls import PYTHON_TAG, CallFormat, CallReader, call_format
 from omnidraft.serve.errors import mistaken
-from omnidraft.serve.forms import MAX_FORM, Form
+from omnidraft.serve.forms import MAX_FORM, Form, check_numbers
 
 MAX_TOOLS = 128
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
@@ -136,6 +136,7 @@ class ToolUse:
                 raise mistaken("tools", "have parameters that are no object: see their type")
             if len(json.dumps(schemas)) > MAX_FORM:
                 raise mistaken("tools", f"have schemas of more than {MAX_FORM:,} characters")
+            check_numbers("tools", schemas)
             grammar = call_grammar(form, schemas, target, free=free, several=several)
             self.form = Form("tools", grammar)
 

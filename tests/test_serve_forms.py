@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -25,6 +26,7 @@ FORMS: list[tuple[dict[str, Any], str]] = [
     ({"grammar": LARK}, r"\(.*\)"),
     ({"json": {"enum": ["a", 5]}}, '"a"|5'),
 ]
+HI = [{"role": "user", "content": SAID[0]}]
 PATTERNS = [shown or asked["regex"].replace(r"\p{L}", r"[^\W\d_]") for asked, shown in FORMS]
 
 
@@ -114,6 +116,30 @@ def test_what_is_no_form_is_told(
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
     assert error["param"] == param and said in error["message"], error
+
+
+@pytest.mark.parametrize("number", [-(2**63), -float(2**63), 2**53 + 1, 2**70, -1e300, 2**53])
+def test_numbers_that_are_not_kept_exactly_are_refused(
+    client: TestClient, number: int | float
+) -> None:
+    shape = {"type": "object", "properties": {"a": {"enum": ["x", {"b": [number]}]}}}
+    grammar = f'start: "a" %json {json.dumps({"const": number})}'
+    for asked in (
+        forms("json", {"const": number}),
+        forms("json", shape),
+        forms("grammar", grammar),
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": shape}}},
+    ):
+        told = client.post("/v1/chat/completions", json={"model": "tiny", "messages": HI, **asked})
+        assert told.status_code == 400 and "2^53" in told.json()["error"]["message"], told.text
+
+
+@pytest.mark.parametrize("number", [2**53 - 1, 1 - 2**53, 0.1, 1e-7, -2.5])
+def test_numbers_of_a_schema_are_kept(client: TestClient, number: int | float) -> None:
+    whole = {"model": "tiny", "messages": HI, "max_tokens": 400, **forms("json", {"const": number})}
+    answer = client.post("/v1/chat/completions", json=whole)
+    assert answer.status_code == 200, answer.text
+    assert json.loads(answer.json()["choices"][0]["message"]["content"]) == number
 
 
 @pytest.mark.parametrize(

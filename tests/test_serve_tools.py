@@ -411,6 +411,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
             ({"type": "string"}, "no object"),
             ({"properties": {"a": {"type": "nothing"}}}, "nothing"),
             ({"description": "x" * 100_001}, "100,000"),
+            ({"properties": {"a": {"const": -(2**63)}}}, "2^53"),
         ]
     ],
 ]
