@@ -9,7 +9,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 from time import monotonic
@@ -22,6 +21,7 @@ from omnidraft.serve.errors import ApiError, server_ending
 from omnidraft.serve.models import Models
 from omnidraft.serve.preparing import Choice, Prepared
 from omnidraft.serve.replies import Reply
+from omnidraft.serve.threads import grammar_thread
 from omnidraft.serve.turns import Turns
 
 log = logging.getLogger("omnidraft.serve")
@@ -269,7 +269,7 @@ class Answering:
         self._turn_seconds = turn
         self._time_limit = time_limit
         self._observe = observe
-        self._thread = ThreadPoolExecutor(1, "omnidraft answer")
+        self._thread = grammar_thread("omnidraft answer")
         self._joined = asyncio.Event()
         self._under_way: deque[_UnderWay] = deque()
         """The one that waits longest is first."""

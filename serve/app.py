@@ -7,7 +7,6 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -37,6 +36,7 @@ from omnidraft.serve.requests import (
     read_request,
 )
 from omnidraft.serve.sending import AnswerResponse
+from omnidraft.serve.threads import grammar_thread
 
 log = logging.getLogger("omnidraft.serve")
 
@@ -86,7 +86,7 @@ class Service:
         )
         self._preparing = Preparing(options.defaults)
         # One: a tokenizer is not for several threads at once.
-        self._encoding = ThreadPoolExecutor(1, "omnidraft encoding")
+        self._encoding = grammar_thread("omnidraft encoding")
 
     @property
     def answering(self) -> Answering:

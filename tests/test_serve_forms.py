@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -116,6 +116,37 @@ def test_what_is_no_form_is_told(
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
     assert error["param"] == param and said in error["message"], error
+
+
+def chained(link: Callable[[int], Any], count: int) -> dict[str, Any]:
+    names = {str(each): link(each + 1) for each in range(count)}
+    return {"$defs": {**names, str(count): {"type": "boolean"}}, "$ref": "#/$defs/0"}
+
+
+def rules(name: str, count: int) -> str:
+    links = "".join(f"{name}{n}:{name}{n + 1}\n" for n in range(count))
+    return f'start: {name}0\n{links}{name}{count}: "x"\n'
+
+
+def ref(number: int) -> dict[str, Any]:
+    return {"$ref": f"#/$defs/{number}"}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        forms("json", chained(ref, 2700)),
+        forms("json", chained(lambda n: {"type": "array", "items": ref(n)}, 1500)),
+        forms("json", chained(lambda n: {"anyOf": [ref(n), {}]}, 1900)),
+        forms("json", chained(lambda n: {"properties": {"": ref(n)}, "required": [""]}, 1300)),
+        forms("grammar", rules("a", 7000)),
+        forms("grammar", rules("A", 7000)),
+    ],
+)
+def test_a_long_chain_takes_nobody_with_it(client: TestClient, asked: dict[str, Any]) -> None:
+    whole = {"model": "tiny", "messages": HI, "max_tokens": 4, **asked}
+    answer = client.post("/v1/chat/completions", json=whole)
+    assert answer.status_code == 200, answer.text
 
 
 @pytest.mark.parametrize("number", [-(2**63), -float(2**63), 2**53 + 1, 2**70, -1e300, 2**53])
