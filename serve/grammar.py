@@ -55,13 +55,14 @@ class Grammars:
         """What finds the texts of a form, at its beginning.
 
         Raises:
-            OptionError: there is no such form.
+            OmniDraftError: there is no such form; or it fits no text, or is too much.
         """
         grammar = llguidance.LLMatcher.grammar_from_lark(_ANY_SPELLING + form.grammar)
         matcher = self._target.matcher(grammar)
         if matcher.is_error():
             said = " ".join(matcher.get_error().split())
             raise OptionError(f"{form.param} has no form that can be used: {said:.300}")
+        self._target.allowed(matcher)  # a grammar that fits no text, or is too much, shows it here
         return Grammar(matcher, self._drafter.matcher(grammar) if self._drafter else None)
 
     def constraint(self, grammar: Grammar) -> FormConstraint:
@@ -204,17 +205,23 @@ class _Vocabulary:
         rows = logits.copy()
         for row, state in zip(rows, states, strict=True):
             if state is not None:  # what is behind a token that is not allowed is never reached
-                row[~self._allowed(state)] = _NEVER
+                row[~self.allowed(state)] = _NEVER
         return rows
 
-    def _allowed(self, matcher: llguidance.LLMatcher) -> NDArray[np.bool_]:
+    def allowed(self, matcher: llguidance.LLMatcher) -> NDArray[np.bool_]:
+        """Which tokens may come.
+
+        Raises:
+            OmniDraftError: no text goes on there, or it would take too much to tell.
+        """
         if matcher.is_stopped():
             allowed = np.zeros(len(self.tokens), np.bool_)
             allowed[self.ends] = True
             return allowed[: self._width]
         llguidance.numpy.fill_next_token_bitmask(matcher, self._bits)
         if matcher.is_error():
-            raise OmniDraftError(f"the grammar is too much: {matcher.get_error():.300}")
+            said = matcher.get_error().partition("\n<state>")[0]
+            raise OmniDraftError(f"the grammar fits no text, or is too much: {said:.300}")
         bits = np.unpackbits(self._bits[0].view(np.uint8), bitorder="little")[: len(self.tokens)]
         allowed = bits.astype(np.bool_)
         allowed[self.ends] = allowed[self.ends[0]]

@@ -90,6 +90,8 @@ def forms(name: str, value: Any) -> dict[str, Any]:
         (forms("grammar", " " * 100_001), "structured_outputs.grammar", "100,000 characters"),
         (forms("json", {"type": "nothing"}), "structured_outputs.json", "nothing"),
         (forms("structural_tag", "x"), "structured_outputs.structural_tag", "not permitted"),
+        (forms("json", {"$ref": "#"}), "structured_outputs.json", "fits no text"),
+        (forms("json", {"anyOf": [{"$ref": "#"}]}), "structured_outputs.json", "fits no text"),
         ({"structured_outputs": {}}, "structured_outputs", "not none"),
         (
             {"structured_outputs": {"regex": "a", "choice": ["b"]}},
