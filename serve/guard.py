@@ -73,7 +73,9 @@ class Guard:
             if not status:
                 await told.response()(scope, receive, send_on)
         finally:
-            path = scope["path"] if status not in (0, 404) else "(unknown path)"
+            path = scope["path"]
+            if status == 404 or not path.isprintable():  # it may look like lines of the log
+                path = "(unknown path)"
             seconds = monotonic() - begun
             log.info("%s %s %s %.2f s", scope["method"], path, status or "gone", seconds)
 

@@ -421,11 +421,16 @@ def test_the_log_and_the_figures_hold_nothing_of_what_is_said(
         client.post(CHAT, json={"model": word, "messages": said})
         client.post(CHAT, json={"model": "tiny", "messages": said, word: 1})
         client.get("/" + word)
+        for forged in ("%0a", "%1b[2J", "%e2%80%ae"):
+            for path in (f"/v1/models/{forged}forged", f"/{forged}forged"):
+                client.get(path, headers={"Host": "other.example"})
+                client.post(path)
         figures = client.get("/metrics").text
     own = [each for each in caplog.messages if "HTTP Request" not in each]  # httpx's own
     assert any("2 of answer, length" in each for each in own)
     assert any("404" in each for each in own)
     assert word not in "\n".join(own)
+    assert all(each.isprintable() for each in own), own
     assert word not in figures
     assert 'omnidraft_answers_total{finish_reason="length",model="tiny"}' in figures
 
