@@ -191,6 +191,7 @@ def test_a_saved_conversation_goes_on(world: dict[str, str], tmp_path: Path) -> 
         (["/save"], "/save needs the name of a file"),
         (["/save x"], "there is nothing to save yet"),
         (["Why?", "/save /no/such/folder/x"], "No file can be written to /no/such/folder/x"),
+        (["Why?", "/save a\0b"], "No file can be written to a\0b"),
         (["/learn on"], "nothing learns in this conversation: begin it with --adapter"),
         (["/learn"], "/learn is on or off, not ''"),
     ],

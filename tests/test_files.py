@@ -53,6 +53,8 @@ def test_what_is_no_place_for_a_file_is_told_at_once(tmp_path: Path) -> None:
         tmp_path,
         tmp_path / "none" / "file",
         tmp_path / ("x" * 300),
+        tmp_path / "a\0b",
+        tmp_path / "half of a pair \ud800",
         tmp_path / "pipe",
         tmp_path / "circle",
         Path("/dev/null"),

@@ -34,7 +34,8 @@ def check_place(path: Path) -> None:
         usable = path.is_file() if path.exists() else not path.is_symlink()
         folder = path.resolve().parent
         usable = usable and folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
-    except (OSError, RuntimeError):  # a name that is too long, links in a circle
+    # A name that is too long or holds a null character, links in a circle.
+    except (OSError, RuntimeError, ValueError):
         usable = False
     if not usable:
         raise OmniDraftError(
