@@ -141,6 +141,10 @@ def test_commands(world: dict[str, str], plain: Session, tmp_path: Path) -> None
         "/system Be brief.",
         "Why?",
         f"/save {tmp_path}/c",
+        "/system\\",
+        "Be brief.\\",
+        "Be kind.",
+        f"/save\t{tmp_path}/e",
         "/system",
         "",
         "/help",
@@ -161,6 +165,8 @@ def test_commands(world: dict[str, str], plain: Session, tmp_path: Path) -> None
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "Why?"},
     ]
+    told = {"role": "system", "content": "Be brief.\nBe kind."}
+    assert saved(tmp_path / "e") == [told, *second[1:]]
     assert third == second[1:]
     for name in ("/system TEXT", "/undo", "/retry", "/new", "/save FILE", "/learn", "/stats"):
         assert f"\n{name} " in done.stderr

@@ -147,12 +147,13 @@ class _Talk:
             if not text.startswith("/"):
                 self._answer(lambda: self._conversation.ask(text))
                 return True
-            name, _, argument = text.partition(" ")
+            name = text.split(None, 1)[0]
+            argument = text.removeprefix(name)
             if name == "/quit":
                 return False
             if name not in _COMMANDS:
                 raise OptionError(
-                    f"there is no command {name.splitlines()[0]:.40}; /help lists them. A message "
+                    f"there is no command {name:.40}; /help lists them. A message "
                     "that begins with / needs a space before it"
                 )
             _COMMANDS[name][2](self, argument.strip())
