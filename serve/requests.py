@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from omnidraft.runtime.decoding.constraint import Constraint
 from omnidraft.runtime.errors import OptionError
@@ -339,12 +340,24 @@ def read_request(kind: type[Kind], body: bytes) -> Kind:
     try:
         request = kind.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        first = _telling(
+            error.errors(include_url=False, include_context=False, include_input=False)
+        )
         param = _place(first["loc"]) or None
         what = f"{param}: " if param else ""
         raise ApiError(400, f"{what}{first['msg']}", param=param) from error
     request.check()
     return request
+
+
+def _telling(found: Sequence[ErrorDetails]) -> ErrorDetails:
+    """The first mistake; of a value of several possible kinds, of the kind that it comes near."""
+    first = found[0]
+    if first["loc"][-1:] not in (("str",), ("int",)):
+        return first
+    value = first["loc"][:-1]
+    kinds = [each for each in found if each["loc"][: len(value)] == value]
+    return max(kinds, key=lambda each: (len(each["loc"]), not each["type"].endswith("_type")))
 
 
 def _place(location: Sequence[str | int]) -> str:

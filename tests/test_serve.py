@@ -312,6 +312,26 @@ def test_what_is_not_supported_is_refused_by_its_name(
 
 
 @pytest.mark.parametrize(
+    ("path", "asked", "said"),
+    [
+        (CHAT, {"stop": ["a"] * 17}, "at most 16"),
+        (CHAT, {"stop": ["a", 5]}, "valid string"),
+        (CHAT, {"stop": 5}, "valid string"),
+        (CHAT, {"messages": [{"role": "user", "content": ["Hello"]}]}, "an object"),
+        (CHAT, {"draft_length": []}, "valid integer"),
+        (TEXT, {"prompt": [1, 2.5]}, "valid integer"),
+        (TEXT, {"prompt": [1, "a"]}, "valid integer"),
+    ],
+)
+def test_what_is_wrong_with_a_value_of_several_kinds_is_told(
+    client: TestClient, path: str, asked: dict[str, Any], said: str
+) -> None:
+    base = {"messages": HELLO} if path == CHAT else {}
+    answer = client.post(path, json={"model": "tiny", **base, **asked})
+    assert answer.status_code == 400 and said in answer.json()["error"]["message"], answer.text
+
+
+@pytest.mark.parametrize(
     "body",
     [
         *(b"", b"{", b"[]", b"null", b'{"model": "tiny", "messages": "\xff"}', b"[" * 10_000),
