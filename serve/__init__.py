@@ -8,7 +8,7 @@ both of them slower. Requests take turns between the rounds of their answers.
 - ``tools``: functions that may be called; ``calls``: how models write calls; ``call_grammar``;
   ``json_text``;
 - ``models``: opened and closed; ``preparing``: what a request is for its model;
-- ``turns``: who is next; ``answering``: the thread, and requests that wait for it;
+- ``turns``: who is next; ``answering``: the thread, and requests that wait for it; ``threads``;
 - ``replies``, ``tool_replies``: answers as OpenAI's objects; ``sending``: them on the wire, whole
   or streamed;
 - ``drafting``: what is told of drafting beside OpenAI's fields; ``page``: the page at ``/``;
