@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from omnidraft.runtime.engines.model import (
     CacheCopy,
@@ -17,7 +18,6 @@ from omnidraft.runtime.engines.model import (
     held_of,
     use_adapter,
 )
-from omnidraft.runtime.storage.lora import LoraWeights
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Paused:
     target: CausalModel
     tokens: Sequence[int]
     drafter: CausalModel | None
-    adapter: LoraWeights | None
+    adapter: Mapping[str, NDArray[np.float32]] | None
     copy: CacheCopy | None
     """Of the drafter."""
     since: float = field(default_factory=perf_counter)
