@@ -17,6 +17,8 @@ from omnidraft.serve.errors import ApiError, failed
 
 log = logging.getLogger("omnidraft.serve")
 _BODY_SECONDS = 30.0
+_DROPPED_BYTES = 64_000_000
+"""Of what is too large anyway."""
 _SECURITY_HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -153,19 +155,29 @@ async def read_body(request: Request, most: int) -> bytes:
         headers={"Connection": "close"},
     )
     length = request.headers.get("content-length", "")
-    if length.isascii() and length.isdecimal() and (len(length) > 18 or int(length) > most):
+    large = length.isascii() and length.isdecimal() and (len(length) > 18 or int(length) > most)
+    if large and "expect" in request.headers:  # it has not begun to send
         raise too_large
     body = bytearray()
+    dropped = 0
     try:
         async with asyncio.timeout(_BODY_SECONDS):
             async for part in request.stream():
-                body += part
-                if len(body) > most:
-                    raise too_large
+                if large:
+                    # Clients who see the end of the connection while they send read no answer.
+                    dropped += len(part)
+                    if dropped > _DROPPED_BYTES:
+                        break
+                else:
+                    body += part
+                    large = len(body) > most
     except TimeoutError as error:
-        raise ApiError(
-            408,
-            f"the request did not come within {_BODY_SECONDS:g} s",
-            headers={"Connection": "close"},
-        ) from error
+        if not large:
+            raise ApiError(
+                408,
+                f"the request did not come within {_BODY_SECONDS:g} s",
+                headers={"Connection": "close"},
+            ) from error
+    if large:
+        raise too_large
     return bytes(body)

@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 from typing import Any
 
 import httpx
@@ -213,6 +214,24 @@ def test_who_goes_away_frees_the_place_within_a_round(
     monkeypatch.undo()
     prompt = [{"role": "user", "content": "next"}]
     assert text == right.generate(prompt, GenerationOptions(5, draft_length=0)).text
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["length told", "in chunks"])
+def test_who_sends_too_much_reads_why(models: tuple[LoadedModel, LoadedModel], told: bool) -> None:
+    """Also one that reads nothing until it has sent all."""
+    data = json.dumps(asked("a" * 20_000_000)).encode()
+    parts = (data[begin : begin + 65536] for begin in range(0, len(data), 65536))
+    with served({"tiny": Session(*models)}, ServeOptions(max_body=1000)) as address:
+        client = HTTPConnection(address.removeprefix("http://"), timeout=60)
+        client.request(
+            "POST",
+            "/v1/chat/completions",
+            data if told else parts,
+            {"Content-Type": "application/json"},
+        )
+        answer = client.getresponse()
+        assert answer.status == 413 and b"--max-body" in answer.read()
+        client.close()
 
 
 def test_a_full_queue_refuses_who_asks_for_most(
