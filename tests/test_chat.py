@@ -11,6 +11,7 @@ import subprocess
 import sys
 import termios
 import time
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import takewhile
@@ -18,9 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tiny import write_drafter, write_target
 
 from omnidraft import GenerationOptions, SamplingParameters, Session, load_model
+from omnidraft.cli.output import harmless
 
 QUESTIONS = ["What is the answer?", "The quick brown fox", "中文 😀", "def add(a, b):\\", "Why?"]
 
@@ -197,7 +201,7 @@ def test_a_saved_conversation_goes_on(world: dict[str, str], tmp_path: Path) -> 
         (["/save"], "/save needs the name of a file"),
         (["/save x"], "there is nothing to save yet"),
         (["Why?", "/save /no/such/folder/x"], "No file can be written to /no/such/folder/x"),
-        (["Why?", "/save a\0b"], "No file can be written to a\0b"),
+        (["Why?", "/save a\0b"], "No file can be written to a␀b"),
         (["/learn on"], "nothing learns in this conversation: begin it with --adapter"),
         (["/learn"], "/learn is on or off, not ''"),
     ],
@@ -206,6 +210,22 @@ def test_mistakes_are_told(world: dict[str, str], lines: list[str], message: str
     done = chat(world, [*lines, "not reached"], "--max-new-tokens", "4")
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert f"error: {message}" in done.stderr
+
+
+@given(st.text())
+def test_no_text_commands_a_terminal(text: str) -> None:
+    shown = harmless(text)
+    assert not [each for each in shown if unicodedata.category(each) == "Cc" and each not in "\n\t"]
+    assert len(shown) == len(text)
+    for one, other in zip(text, shown, strict=True):
+        assert one == other or unicodedata.category(one) == "Cc"
+
+
+@pytest.mark.parametrize("command", ["/undo", "/undo now", "/x\x1b]0;title\x07"])
+def test_messages_hold_no_commands_for_a_terminal(world: dict[str, str], command: str) -> None:
+    done = chat(world, ["a\x1b]0;title\x07\x9b2J", command], "--max-new-tokens", "2")
+    assert not {"\x1b", "\x07", "\x9b"} & set(done.stderr), done.stderr
+    assert "title" in done.stderr
 
 
 def test_only_answers_go_to_a_file_from_a_terminal(world: dict[str, str], tmp_path: Path) -> None:

@@ -22,10 +22,22 @@ def discard(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
+# Pictures of control characters: a terminal would obey these, with which others' text could set
+# its title, hide lines or worse.
+_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
+_PICTURES |= {127: 0x2421} | dict.fromkeys(range(128, 160), 0xFFFD)
+
+
+def harmless(text: str) -> str:
+    """A text that others wrote, as a terminal may show it."""
+    return text.translate(_PICTURES)
+
+
 class _Errors(Console):
     def print(self, *objects: Any, **options: Any) -> None:
+        shown = (harmless(each) if isinstance(each, str) else each for each in objects)
         try:
-            super().print(*objects, **options)
+            super().print(*shown, **options)
         except OSError:
             # An answer is none the worse for a message that nobody could read.
             discard(sys.stderr)
@@ -36,7 +48,8 @@ errors = _Errors(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def print_error(message: str) -> None:
-    errors.print(Text(f"error: {with_options(message)}", "red"), soft_wrap=True)
+    text = harmless(with_options(message))
+    errors.print(Text(f"error: {text}", "red"), soft_wrap=True)
 
 
 def with_options(message: str) -> str:

@@ -10,7 +10,7 @@ from contextlib import closing
 from rich.text import Text
 
 from omnidraft import GenerationOptions, Origin, Session
-from omnidraft.cli.output import count, errors, stdout
+from omnidraft.cli.output import count, errors, harmless, stdout
 from omnidraft.runtime.engines.model import LimitedContext
 from omnidraft.runtime.session import Prompt
 from omnidraft.runtime.statistics import Statistics
@@ -46,7 +46,7 @@ def print_answer(
             for piece in pieces:
                 texts.append(piece.text)
                 if coloured:
-                    console.print(Text(piece.text, _STYLES[piece.origin]), end="")
+                    console.print(Text(harmless(piece.text), _STYLES[piece.origin]), end="")
                 else:
                     print(piece.text, end="", flush=True)
         finally:
