@@ -19,6 +19,9 @@ from omnidraft.serve.forms import Form
 _NEVER = np.float32(-1e30)
 # Where only one text may come it may be of any tokens, of which the target has the choice.
 _ANY_SPELLING = '%llguidance {"no_forcing": true}\n'
+# Patterns of the longest form could keep everybody waiting for seconds, and take gigabytes. Forms
+# with thousands of choices, or of strings of thousands of characters, need a tenth of this.
+_LIMITS = llguidance.LLParserLimits(initial_lexer_fuel=100_000)
 
 
 class Grammar(NamedTuple):
@@ -179,7 +182,7 @@ class _Vocabulary:
 
     def matcher(self, grammar: str) -> llguidance.LLMatcher:
         """What finds the texts of a grammar."""
-        return llguidance.LLMatcher(self._tokenizer, grammar, log_level=0)
+        return llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=_LIMITS)
 
     def follow(
         self,

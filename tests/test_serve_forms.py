@@ -178,9 +178,25 @@ def test_numbers_of_a_schema_are_kept(client: TestClient, number: int | float) -
 @pytest.mark.parametrize(
     "asked",
     [
+        forms("choice", [f"choice number {number}" for number in range(3000)]),
+        forms("json", {"enum": [f"value number {number}" for number in range(3000)]}),
+        forms("json", {"type": "string", "minLength": 20, "maxLength": 50_000}),
+        forms("regex", "[a-z]{1,10000}"),
+    ],
+)
+def test_what_is_long_and_simple_is_a_form(client: TestClient, asked: dict[str, Any]) -> None:
+    whole = {"model": "tiny", "messages": HI, "max_tokens": 4, **asked}
+    answer = client.post("/v1/chat/completions", json=whole)
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
         forms("regex", "(a{1000}){1000}"),
         forms("regex", "(a|b)*a(a|b){30}"),
         forms("regex", "(.*a){60}|" * 200 + "b"),
+        forms("regex", "a?" * 20_000),
         forms("grammar", 'start: start start | "a" | "b" | "ab"'),
         forms("grammar", 'start: a{1000000}\na: "a" | a'),
         forms("json", {"type": "array", "items": {"$ref": "#"}}),
