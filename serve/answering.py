@@ -181,6 +181,7 @@ class Work:
                     return False
             self._tell(None)
         except Exception as error:
+            self._steps = iter(())  # gives the models back, where it was not the answer that failed
             self._tell(Failed(error))
         return True
 

@@ -216,6 +216,32 @@ def test_who_goes_away_frees_the_place_within_a_round(
     assert text == right.generate(prompt, GenerationOptions(5, draft_length=0)).text
 
 
+def test_who_cannot_be_paused_keeps_nobody_waiting(
+    models: tuple[LoadedModel, LoadedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session(models[0], kept=KeptTexts(models[0].model, 200_000_000), wait=0)
+    held = Held(monkeypatch, session)
+
+    def fails(kept: KeptTexts, model: object) -> bool:
+        raise MemoryError
+
+    def ask(content: str, most: int) -> int:
+        request = asked(content, max_tokens=most)
+        return httpx.post(address + "/v1/chat/completions", json=request, timeout=300).status_code
+
+    monkeypatch.setattr(KeptTexts, "keeps", fails)
+    with (
+        served({"tiny": session}, ServeOptions(PLAIN, turn=0)) as address,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        long = pool.submit(ask, "long", 2000)
+        assert held.begun.acquire(timeout=60)
+        short = pool.submit(ask, "short", 5)
+        wait_until(address, 1, 1)
+        held.let_all_go()
+        assert (long.result(), short.result()) == (503, 200)
+
+
 @pytest.mark.parametrize("told", [True, False], ids=["length told", "in chunks"])
 def test_who_sends_too_much_reads_why(models: tuple[LoadedModel, LoadedModel], told: bool) -> None:
     """Also one that reads nothing until it has sent all."""
