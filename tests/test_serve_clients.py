@@ -222,14 +222,14 @@ def test_who_cannot_be_paused_keeps_nobody_waiting(
     session = Session(models[0], kept=KeptTexts(models[0].model, 200_000_000), wait=0)
     held = Held(monkeypatch, session)
 
-    def fails(kept: KeptTexts, model: object) -> bool:
+    def fails(kept: KeptTexts, model: object) -> None:
         raise MemoryError
 
     def ask(content: str, most: int) -> int:
         request = asked(content, max_tokens=most)
         return httpx.post(address + "/v1/chat/completions", json=request, timeout=300).status_code
 
-    monkeypatch.setattr(KeptTexts, "keeps", fails)
+    monkeypatch.setattr(KeptTexts, "text_of", fails)
     with (
         served({"tiny": session}, ServeOptions(PLAIN, turn=0)) as address,
         ThreadPoolExecutor(2) as pool,

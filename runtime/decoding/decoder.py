@@ -21,7 +21,7 @@ from omnidraft.runtime.decoding.kept_texts import KeptTexts
 from omnidraft.runtime.decoding.lease import Lease
 from omnidraft.runtime.decoding.logprobs import TokenLogprobs, token_logprobs
 from omnidraft.runtime.decoding.observed import Round, StepObserver, round_of, show_steps
-from omnidraft.runtime.decoding.paused import Paused, pause_models
+from omnidraft.runtime.decoding.paused import Paused, place_of
 from omnidraft.runtime.decoding.proposal import Proposal
 from omnidraft.runtime.engines.model import CausalModel, LimitedContext, held_of, tree_scorer
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
@@ -151,12 +151,14 @@ class SpeculativeDecoder:
         """
         if self._observer is not None or self._steps is not None:
             return False
-        if self._kept is None or not self._kept.keeps(self._target):
+        if self._kept is None or (tokens := self._kept.text_of(self._target)) is None:
             return False
-        drafter = self._drafting.model if self._drafting else None
-        if (paused := pause_models(self._target, drafter)) is None:
-            return False
-        self._paused = paused
+        place = None
+        if self._drafting is not None:
+            place = place_of(self._drafting.model)
+            if place is None:
+                return False
+        self._paused = Paused(tokens, place, perf_counter())
         self._held.lend()
         return True
 
@@ -167,11 +169,30 @@ class SpeculativeDecoder:
             ModelInUseError: see ``Lease``; the answer is still paused.
         """
         assert self._paused is not None and self._kept is not None, "it was not paused"
+        tokens, place, since = self._paused
         self._held.take_back()
-        self._kept.recall(self._paused.tokens)
-        self._paused.put_back(PROMPT_CHUNK)
-        self._paused_seconds += perf_counter() - self._paused.since
+        self._kept.recall(tokens)
+        self._read(tokens)
+        if place is not None:
+            place.put_back()
+        self._paused_seconds += perf_counter() - since
         self._paused = None
+
+    def _read(self, tokens: Sequence[int], cancelled: Event | None = None) -> int:
+        """Let the target hold a text, or less if it is cancelled.
+
+        Returns:
+            How many tokens it held already.
+        """
+        target = self._target
+        held = held_of(target, tokens) if self._keep else 0
+        target.truncate(held)
+        body = np.asarray(tokens[held:], dtype=np.int64)
+        for begin in range(0, len(body), PROMPT_CHUNK):
+            if cancelled is not None and cancelled.is_set():
+                break
+            target.forward(body[begin : begin + PROMPT_CHUNK], rows=1)
+        return held
 
     def _generate(
         self,
@@ -201,13 +222,7 @@ class SpeculativeDecoder:
         if self._kept is not None:
             self._kept.recall(prompt)
         # The last token is read with the first round.
-        stats.prompt_kept = held_of(target, prompt[:-1]) if self._keep else 0
-        target.truncate(stats.prompt_kept)
-        body = np.asarray(prompt[stats.prompt_kept : -1], dtype=np.int64)
-        for begin in range(0, len(body), PROMPT_CHUNK):
-            if cancelled.is_set():
-                break
-            target.forward(body[begin : begin + PROMPT_CHUNK], rows=1)
+        stats.prompt_kept = self._read(prompt[:-1], cancelled)
         stats.prompt_seconds = perf_counter() - started
 
         started = perf_counter()

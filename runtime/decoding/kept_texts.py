@@ -49,18 +49,20 @@ class KeptTexts:
     def __len__(self) -> int:
         return len(self._copies)
 
-    def keeps(self, model: CausalModel) -> bool:
-        """Whether what the model holds now is kept when another text displaces it.
+    def text_of(self, model: CausalModel) -> Sequence[int] | None:
+        """What the model holds now; None: it is not kept when another text displaces it.
 
         A text that takes more than a part of the memory may be dropped for others before it is
         wanted again.
         """
         if model is not self._model or not isinstance(model, CopiesCache):
-            return False
+            return None
         if not isinstance(model, KnowsTokens) or len(model.held) != model.length:
-            return False
+            return None
         per_token: int = getattr(model, "kv_bytes_per_token", 0)
-        return per_token * model.length <= self._most_bytes // _TEXTS
+        if per_token * model.length > self._most_bytes // _TEXTS:
+            return None
+        return list(model.held)
 
     def recall(self, tokens: Sequence[int]) -> None:
         """Let the model hold the text that has most in common with tokens that it is to read.

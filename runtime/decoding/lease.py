@@ -90,9 +90,9 @@ class Lease:
 
     def __exit__(self, *_: object) -> None:
         self._depth -= 1
-        if not self._depth and not self._lent:
-            self._release(self._locks)
         if not self._depth:
+            if not self._lent:
+                self._release(self._locks)
             self._lent = False
 
     def lend(self) -> None:
