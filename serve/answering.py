@@ -8,7 +8,7 @@ import math
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from time import monotonic
@@ -291,7 +291,7 @@ class Answering:
     @property
     def under_way(self) -> int:
         """Requests that were begun and have not ended."""
-        return len(self._under_way) + (self._running is not None)
+        return len(self._begun)
 
     def join(self, client: Hashable, work: Work) -> None:
         """Let a request wait for its turn.
@@ -320,7 +320,7 @@ class Answering:
         self._closing = True
         for work in self._turns.clear():
             work.fail(server_ending())
-        for each in (*self._under_way, *([self._running] if self._running else [])):
+        for each in self._begun:
             each.work.cancel()
 
     async def close(self) -> None:
@@ -347,17 +347,20 @@ class Answering:
             elif self._closing:
                 return
             else:
-                self._others_first = False
                 self._joined.clear()
                 await self._joined.wait()
+
+    @property
+    def _begun(self) -> Sequence[_UnderWay]:
+        """All under way, the one that is running included."""
+        return [*self._under_way, *([self._running] if self._running else [])]
 
     def _may_begin(self) -> bool:
         """Whether the request that is the next to be begun may be under way with the others."""
         first = self._turns.first
         if first is None or self.under_way >= self._at_once:
             return False
-        others = (*self._under_way, *([self._running] if self._running else []))
-        return all(each.work.model == first.model for each in others)
+        return all(each.work.model == first.model for each in self._begun)
 
     async def _turn(self, one: _UnderWay, new: bool = False) -> None:
         """Let a request have its turn."""
