@@ -14,7 +14,6 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
-from rich.text import Text
 
 
 def discard(stream: TextIO) -> None:
@@ -48,8 +47,7 @@ errors = _Errors(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def print_error(message: str) -> None:
-    text = harmless(with_options(message))
-    errors.print(Text(f"error: {text}", "red"), soft_wrap=True)
+    errors.print(f"error: {with_options(message)}", style="red", soft_wrap=True)
 
 
 def with_options(message: str) -> str:
