@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from omnidraft import __version__
-from omnidraft.distill.config import Config, LocalTeacher, ServerTeacher, Teacher
+from omnidraft.distill.config import Config, LocalTeacher, ServerTeacher, Teacher, TextTeacher
 from omnidraft.distill.evaluation import DRAFT_LENGTH, Figures
 
 
@@ -68,6 +68,7 @@ def card(
         "The drafter's weights come under the terms of all of these. The vocabulary comes from its "
         "tokenizer, under that one's own.",
         "",
+        *_conversations(config),
         "## Training",
         "",
         "| stage | steps | rate | loss | sharpened | heads cut | grid |",
@@ -94,6 +95,20 @@ def card(
         "Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ".",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _conversations(config: Config) -> Sequence[str]:
+    """How conversations were begun, if any were."""
+    if all(isinstance(teacher, TextTeacher) for teacher in config.teachers):
+        return []
+    shares = config.sampling.openings
+    total = sum(shares.values())
+    begun = ", ".join(f"{kind} {share / total:.0%}" for kind, share in shares.items())
+    lines = [f"Conversations were begun by openings (`distill/sampling/openings.py`): {begun}."]
+    if config.sampling.prompts:
+        listed = "; ".join(f"{each.name} ({each.licence})" for each in config.sampling.prompts)
+        lines.append(f"Prompts: {listed}.")
+    return [*lines, ""]
 
 
 def _figures(figures: Mapping[str, Figures]) -> Sequence[str]:

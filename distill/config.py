@@ -14,8 +14,8 @@ from omnidraft.runtime.storage.validation import mistakes
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Opening = Literal["free", "chat", "code", "summary", "maths", "languages"]
-"""Kinds of conversations: see ``sampling.openings``."""
+Opening = Literal["free", "chat", "code", "summary", "maths", "languages", "prompts"]
+"""Kinds of conversations: see ``sampling.openings``; ``prompts``: from the configuration's."""
 
 
 class _Part(BaseModel):
@@ -103,10 +103,23 @@ class TextTeacher(_Teacher):
 Teacher = Annotated[LocalTeacher | ServerTeacher | TextTeacher, Field(discriminator="kind")]
 
 
+class Prompts(_Part):
+    """Messages of users to begin conversations with: JSON lines with ``prompt``.
+
+    ``files``: paths, which may hold ``*``, relative to the configuration. ``licence``: of the
+    prompts, as the model card will say it.
+    """
+
+    name: Name
+    files: Annotated[list[str], Field(min_length=1)]
+    licence: Annotated[str, Field(min_length=1)]
+
+
 class Sampling(_Part):
     """How teachers write.
 
     ``openings``: how often which kind of conversation is begun; see ``sampling.openings``.
+    ``prompts``: what the kind ``prompts`` draws from, each prompt as often as another.
     ``temperatures``: of answers, drawn for each; the user's words are sampled at 1.
     """
 
@@ -117,6 +130,7 @@ class Sampling(_Part):
         "summary": 0.20,
         "maths": 0.20,
     }
+    prompts: list[Prompts] = []
     temperatures: Annotated[list[Annotated[float, Field(ge=0, le=2)]], Field(min_length=1)] = [
         0.0,
         0.0,
@@ -140,6 +154,10 @@ class Sampling(_Part):
     def _some(self) -> Sampling:
         if not sum(self.openings.values()) > 0:
             raise ValueError("openings must hold a share above 0")
+        if bool(self.openings.get("prompts")) != bool(self.prompts):
+            raise ValueError(
+                "openings must hold a share of prompts where there are prompts, and only there"
+            )
         return self
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from omnidraft.runtime.errors import ModelNotFoundError
 from omnidraft.runtime.storage.files import whole_file
 
 
@@ -20,3 +21,19 @@ def file_in_folder(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as file:
         yield file
+
+
+def named_files(name: str, patterns: Sequence[str], folder: Path) -> list[Path]:
+    """The files that a configuration's source names.
+
+    Args:
+        name: of the source.
+        patterns: paths that may hold ``*``, relative to ``folder``.
+
+    Raises:
+        ModelNotFoundError: there is none.
+    """
+    found = [path for each in patterns for path in sorted(folder.glob(each)) if path.is_file()]
+    if not found:
+        raise ModelNotFoundError(f"{name}: there is no file {', '.join(patterns)} in {folder}.")
+    return found

@@ -14,6 +14,7 @@ import numpy as np
 
 from omnidraft.distill.config import Config, Teacher, TextTeacher
 from omnidraft.distill.sampling import open_sampler
+from omnidraft.distill.sampling.prompts import digest_of, read_prompts
 from omnidraft.distill.shards import (
     Document,
     Shard,
@@ -55,13 +56,7 @@ def sample(
     Raises:
         OmniDraftError: the teacher fails; or shards are there of another configuration.
     """
-    source = json.dumps(
-        {
-            "teacher": teacher.model_dump(exclude={"weight", "tokens", "licence", "repository"}),
-            **config.sampling.model_dump(),
-        },
-        sort_keys=True,
-    )
+    source = json.dumps(_decided_by(teacher, config, sources), sort_keys=True)
     for path in there:
         if shard_source(path) != source:
             raise OmniDraftError(
@@ -118,6 +113,15 @@ def sample(
     if wanted is None:
         folder.mkdir(parents=True, exist_ok=True)
         complete.touch()
+
+
+def _decided_by(teacher: Teacher, config: Config, sources: Path) -> dict[str, object]:
+    """What decides which text is sampled."""
+    decided = config.sampling.model_dump(exclude={"prompts"})
+    decided["teacher"] = teacher.model_dump(exclude={"weight", "tokens", "licence", "repository"})
+    if config.sampling.prompts and not isinstance(teacher, TextTeacher):
+        decided["prompts"] = digest_of(read_prompts(config.sampling.prompts, sources))
+    return decided
 
 
 def _compact(surfaces: list[bytes | None], documents: list[Document]) -> Shard:

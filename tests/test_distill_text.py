@@ -185,6 +185,14 @@ def test_documents_come_back_from_a_file(tmp_path: Path) -> None:
         (("held_out = 4", "held_out = 4\nheldout = 3"), "heldout is not known"),
         (("[training]", "[drafter]\nhidden_size = 30\nheads = 4\n[training]"), "hidden_size"),
         (("[training]", "[sampling]\nopenings = {poems = 1}\n[training]"), "poems"),
+        (("[training]", "[sampling]\nopenings = {prompts = 1}\n[training]"), "prompts"),
+        (
+            (
+                "[training]",
+                '[[sampling.prompts]]\nname = "a"\nlicence = "b"\nfiles = ["c"]\n[training]',
+            ),
+            "share of prompts",
+        ),
         (('name = "toy"', "name = "), "no TOML"),
     ],
 )
@@ -419,6 +427,72 @@ def test_what_a_server_gave_is_kept_when_it_fails(
     sample(teacher, config, folder, path.parent, shards_of(folder))
     assert list(said_in(folder))[: len(kept)] == kept
     assert sum(count_shard(each)[1] for each in shards_of(folder)) >= 400
+
+
+def with_prompts(
+    folder: Path, url: str, lines: str = '{"prompt": "Who?"}\n'
+) -> tuple[Config, Path]:
+    _, path = by_server(folder, url)
+    text = path.read_text("utf-8").replace("[sampling]", "[sampling]\nopenings = {prompts = 1}")
+    text += '[[sampling.prompts]]\nname = "ours"\nlicence = "CC0-1.0"\nfiles = ["asked/*.jsonl"]\n'
+    path.write_text(text, "utf-8")
+    (folder / "asked").mkdir(exist_ok=True)
+    (folder / "asked" / "a.jsonl").write_text(lines, "utf-8")
+    return load_config(path), path
+
+
+def test_conversations_begin_with_the_prompts_that_are_given(tmp_path: Path, server: str) -> None:
+    from omnidraft.distill.sampled_text import sample
+    from omnidraft.distill.sampling import open_sampler
+    from omnidraft.distill.shards import shards_of
+
+    two = '{"prompt": "Who?"}\n\n{"prompt": "Wo, am Meer?\\u2028", "task": "x"}\n'
+    config, path = with_prompts(tmp_path, server, two)
+    (teacher,) = config.teachers
+    sampler = open_sampler(teacher, config, path.parent)
+    documents = sampler.documents(0)
+    asked = [next(documents).tokens[0] for _ in range(30)]
+    documents.close()
+    assert {sampler.surfaces[token] for token in asked} == {
+        b"Who?\n",
+        "Wo, am Meer?\u2028\n".encode(),
+    }
+    folder = tmp_path / "shards"
+    sample(teacher, config, folder, path.parent, [])
+    there = shards_of(folder)
+    sample(teacher, config, folder, path.parent, there)
+    config, path = with_prompts(tmp_path, server)
+    with pytest.raises(OmniDraftError, match="another configuration"):
+        sample(teacher, config, folder, path.parent, there)
+
+
+@pytest.mark.parametrize("line", ["Who?", "[1]", "{}", '{"prompt": 3}', '{"prompt": " "}'])
+def test_a_line_without_a_prompt_is_named(tmp_path: Path, line: str) -> None:
+    from omnidraft.distill.sampling import open_sampler
+
+    config, path = with_prompts(tmp_path, "http://localhost:1/v1", '{"prompt": "Who?"}\n' + line)
+    with pytest.raises(DamagedFileError, match="line 2"):
+        open_sampler(config.teachers[0], config, path.parent)
+    (tmp_path / "asked" / "a.jsonl").unlink()
+    with pytest.raises(OmniDraftError, match="ours: there is no file"):
+        open_sampler(config.teachers[0], config, path.parent)
+
+
+def test_prompts_that_are_all_too_long_are_told_of() -> None:
+    needs("torch")
+    from random import Random
+
+    from omnidraft.distill.sampling.conversations import make_plans
+    from omnidraft.distill.sampling.openings import Openings
+    from omnidraft.distill.sampling.turns import Turns
+
+    tokenizer = draft_tokenizer()
+    turns = Turns([0], [0], None, frozenset({1}))
+    some = Openings({"prompts": 1}, ["word " * 200, "hi"])
+    plans = make_plans(5, tokenizer, turns, some, 64, Random(0))
+    assert plans.lengths.max() < 32
+    with pytest.raises(OmniDraftError, match="shorter prompts"):
+        make_plans(5, tokenizer, turns, Openings({"prompts": 1}, ["word " * 200]), 64, Random(0))
 
 
 def test_who_stops_waits_for_no_answer(tmp_path: Path, server: str) -> None:

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from omnidraft.distill.config import Config, LocalTeacher, ServerTeacher, Teacher
+from omnidraft.distill.config import Config, LocalTeacher, Teacher, TextTeacher
+from omnidraft.distill.sampling.openings import Openings
+from omnidraft.distill.sampling.prompts import read_prompts
 from omnidraft.distill.shards import Document
 
 
@@ -35,16 +37,19 @@ def open_sampler(teacher: Teacher, config: Config, folder: Path) -> Sampler:
         folder: that names in the configuration are relative to.
 
     Raises:
-        OmniDraftError: the teacher cannot be reached or loaded, or the text is not there.
+        OmniDraftError: the teacher cannot be reached or loaded, or the text or the prompts are not
+            there.
     """
+    if isinstance(teacher, TextTeacher):
+        from omnidraft.distill.sampling.text import TextSampler
+
+        return TextSampler(teacher, folder)
+    sampling = config.sampling
+    openings = Openings(sampling.openings, read_prompts(sampling.prompts, folder))
     if isinstance(teacher, LocalTeacher):
         from omnidraft.distill.sampling.local import open_local
 
-        return open_local(teacher, config.sampling, folder)
-    if isinstance(teacher, ServerTeacher):
-        from omnidraft.distill.sampling.server import ServerSampler
+        return open_local(teacher, sampling, openings, folder)
+    from omnidraft.distill.sampling.server import ServerSampler
 
-        return ServerSampler(teacher, config.sampling)
-    from omnidraft.distill.sampling.text import TextSampler
-
-    return TextSampler(teacher, folder)
+    return ServerSampler(teacher, sampling, openings)

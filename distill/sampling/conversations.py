@@ -12,10 +12,14 @@ import torch
 from torch import Tensor
 
 from omnidraft.distill.config import Sampling
-from omnidraft.distill.sampling.openings import opening
+from omnidraft.distill.sampling.openings import Openings
 from omnidraft.distill.sampling.turns import Turns
 from omnidraft.distill.shards import FORCED, TOP, Document
+from omnidraft.runtime.errors import OmniDraftError
 from omnidraft.runtime.text.tokenizer import Tokenizer
+
+# Openings for each that is short enough, beyond which there is no use in going on.
+_TRIES = 100
 
 
 @dataclass(frozen=True)
@@ -35,18 +39,37 @@ class Plans:
 
 
 def make_plans(
-    count: int, tokenizer: Tokenizer, turns: Turns, sampling: Sampling, random: Random
+    count: int,
+    tokenizer: Tokenizer,
+    turns: Turns,
+    openings: Openings,
+    longest: int,
+    random: Random,
 ) -> Plans:
-    """Openings by ``sampling.openings``, behind the template's own words."""
+    """Openings behind the template's own words.
+
+    Args:
+        longest: tokens of a conversation, of which its beginning takes less than half.
+
+    Raises:
+        OmniDraftError: hardly any opening is so short.
+    """
     rows: list[list[int]] = []
     whole: list[int] = []
+    tries = 0
     while len(rows) < count:
-        text, ends = opening(random, sampling.openings)
+        tries += 1
+        text, ends = openings.draw(random)
         ids = tokenizer.encode(text, add_bos=False)
         row = [*turns.before, *ids, *(turns.to_answer if ends else [])]
-        if len(row) < sampling.longest // 2:
+        if len(row) < longest // 2:
             rows.append(row)
             whole.append(int(ends))
+        elif tries > _TRIES * (len(rows) + 1):
+            raise OmniDraftError(
+                f"Of {tries} openings {len(rows)} have fewer than {longest // 2} tokens with the "
+                "teacher's chat format. Take shorter prompts, or a larger sampling.longest."
+            )
     lengths = torch.tensor([len(row) for row in rows])
     table = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
     for i, row in enumerate(rows):

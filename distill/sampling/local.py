@@ -10,6 +10,7 @@ import torch
 from omnidraft.distill.config import LocalTeacher, Sampling
 from omnidraft.distill.sampling import Sampler
 from omnidraft.distill.sampling.conversations import Conversations, make_plans
+from omnidraft.distill.sampling.openings import Openings
 from omnidraft.distill.sampling.turns import turns_of
 from omnidraft.export.checkpoint import open_checkpoint
 from omnidraft.runtime.errors import OmniDraftError
@@ -25,8 +26,10 @@ class Scene:
         vocab_size: columns of its logits.
     """
 
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int, sampling: Sampling) -> None:
-        self._tokenizer, self.sampling = tokenizer, sampling
+    def __init__(
+        self, tokenizer: Tokenizer, vocab_size: int, sampling: Sampling, openings: Openings
+    ) -> None:
+        self._tokenizer, self.sampling, self._openings = tokenizer, sampling, openings
         self._turns = turns_of(tokenizer)
         self.vocab_size = vocab_size
         self.surfaces = [tokenizer.surface(token) for token in range(vocab_size)]
@@ -41,11 +44,15 @@ class Scene:
             again: see ``Conversations``.
         """
         torch.manual_seed(seed)
-        beginnings = make_plans(plans, self._tokenizer, self._turns, self.sampling, Random(seed))
+        beginnings = make_plans(
+            plans, self._tokenizer, self._turns, self._openings, self.sampling.longest, Random(seed)
+        )
         return Conversations(beginnings, self._turns, self.sampling, streams, device, again)
 
 
-def open_local(teacher: LocalTeacher, sampling: Sampling, folder: Path) -> Sampler:
+def open_local(
+    teacher: LocalTeacher, sampling: Sampling, openings: Openings, folder: Path
+) -> Sampler:
     """The sampler of a model on this machine.
 
     Args:
@@ -66,7 +73,7 @@ def open_local(teacher: LocalTeacher, sampling: Sampling, folder: Path) -> Sampl
             checkpoint = open_checkpoint(path)
             problem = why_not(checkpoint.decoder)
             if problem is None:
-                scene = Scene(tokenizer, checkpoint.decoder.vocab_size, sampling)
+                scene = Scene(tokenizer, checkpoint.decoder.vocab_size, sampling, openings)
                 return CudaGraphSampler(checkpoint, scene, teacher.streams)
         if teacher.sampler == "cuda-graphs":
             raise OmniDraftError(
@@ -75,5 +82,6 @@ def open_local(teacher: LocalTeacher, sampling: Sampling, folder: Path) -> Sampl
     from omnidraft.distill.sampling.library import LibrarySampler, load_model
 
     model = load_model(path)
-    scene = Scene(tokenizer, int(model.get_output_embeddings().weight.shape[0]), sampling)
+    vocab_size = int(model.get_output_embeddings().weight.shape[0])
+    scene = Scene(tokenizer, vocab_size, sampling, openings)
     return LibrarySampler(model, scene, teacher.streams)

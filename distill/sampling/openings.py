@@ -2,11 +2,16 @@
 
 An opening is either a whole user message, or its first words, which the teacher then continues at
 temperature 1. A teacher is steered this way towards chat, maths, code, summaries and languages.
+Functions to complete come from Python's own library, or have the start of a docstring.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import ast
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from random import Random
 
 from omnidraft.distill.config import Opening
@@ -85,12 +90,28 @@ CODE_STARTS = _parts(
     "What does this code do?\n|Complete the following code:\n|I have a Python",
     "|",
 )
+COMPLETE = _parts(
+    "Complete this Python function:\n\n|Complete this Python function:\n\n|Complete this Python "
+    "function:\n\n|Complete this Python function:\n\n|Complete the following Python function.\n\n|"
+    "Finish this function:\n|Implement this function.\n\n|Implement the function below.\n\n|Write "
+    "the code of this function:\n\n|Can you finish this for me?\n\n|Fill in the function "
+    "according to its docstring.\n\n|Here is a stub. What should the code be?\n\n|Continue this "
+    "code:\n\n|I am stuck with this function, please write it:\n\n|Turn this into working Python. "
+    "Only code, please.\n\n|Solve this programming task:\n\n|Give me an implementation of:\n\n|"
+    "Please write Python code for what this docstring asks.\n\n|",
+    "|",
+)
 SUMMARY_STARTS = _parts(
     "Summarise this article in one sentence:\n|Summarise this article in one sentence:\n|"
     "Summarise this article in one sentence:\n|Summarize this article in one sentence:\n|"
     "Summarize the following article:\n\n|Summarise this text:\n|Give a one-sentence summary of "
     "this news article:\n|Summarize this text in a few sentences:\n\n|TL;DR of this article:\n|"
-    "What is this article about?\n\n",
+    "What is this article about?\n\n|What does the text below say, in short?\n\n|Sum up the news "
+    "below in a sentence.\n\n|Give me the gist of this:\n\n|Put this story into one line:\n|I have "
+    "no time to read this. What is the main point?\n\n|Write a headline for this article:\n\n|"
+    "Shorten this to one or two sentences:\n\n|Summary, please:\n\n|Briefly describe what this "
+    "report says.\n\n|List the key points of this article:\n\n|Explain this piece of news to a "
+    "child, in one sentence.\n\n|Condense the following:\n\n",
     "|",
 )
 NEWS_STARTS = _parts(
@@ -194,17 +215,30 @@ def _math_opening(rng: Random) -> str:
     )
 
 
-def _function(rng: Random) -> str:
+def _begun_function(rng: Random) -> str:
     """A function to complete: its signature and the start of its docstring."""
     name = f"{rng.choice(VERBS)}_{rng.choice(NOUNS)}"
     imports = rng.choice(("from typing import List\n\n\n", "", "", "import math\n\n"))
-    lead = rng.choice(
-        ("Complete this Python function:\n\n",) * 4
-        + ("Complete the following Python function.\n\n", "", "Finish this function:\n")
-    )
     quote = rng.choice(('"""', '"""', '"""', "'''"))
     signature = f"def {name}({rng.choice(ARGS)}){rng.choice(RETURNS)}:\n    "
-    return f"{lead}{imports}{signature}{quote}{rng.choice(DOC_STARTS)}"
+    return f"{rng.choice(COMPLETE)}{imports}{signature}{quote}{rng.choice(DOC_STARTS)}"
+
+
+@cache
+def _library_functions() -> tuple[str, ...]:
+    """Signatures and docstrings of the functions in Python's library that say what they do."""
+    found = []
+    for path in sorted(Path(os.__file__).parent.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if not isinstance(node, ast.FunctionDef) or node.name.startswith("_"):
+                continue
+            says = ast.get_docstring(node)
+            if says is None or not 40 <= len(says) <= 800 or '"""' in says:
+                continue
+            returns = "" if node.returns is None else f" -> {ast.unparse(node.returns)}"
+            lines = "\n".join(f"    {line}".rstrip() for line in f'"""{says}'.split("\n"))
+            found.append(f'def {node.name}({ast.unparse(node.args)}){returns}:\n{lines}\n    """\n')
+    return tuple(found)
 
 
 def _whole_or_begun_maths(rng: Random) -> tuple[str, bool]:
@@ -212,10 +246,13 @@ def _whole_or_begun_maths(rng: Random) -> tuple[str, bool]:
 
 
 def _code(rng: Random) -> tuple[str, bool]:
-    return (_function(rng) if rng.random() < 0.78 else rng.choice(CODE_STARTS)), False
+    draw = rng.random()
+    if draw < 0.2:
+        return rng.choice(COMPLETE) + rng.choice(_library_functions()), True
+    return (_begun_function(rng) if draw < 0.8 else rng.choice(CODE_STARTS)), False
 
 
-_KINDS: dict[Opening, Callable[[Random], tuple[str, bool]]] = {
+_WRITTEN: dict[Opening, Callable[[Random], tuple[str, bool]]] = {
     "free": lambda rng: ("", False),
     "chat": lambda rng: (rng.choice(CHAT_STARTS), False),
     "code": _code,
@@ -225,14 +262,19 @@ _KINDS: dict[Opening, Callable[[Random], tuple[str, bool]]] = {
 }
 
 
-def opening(rng: Random, shares: Mapping[Opening, float]) -> tuple[str, bool]:
-    """One opening.
+class Openings:
+    """Draws openings.
 
     Args:
         shares: how often which kind comes; they need not add up to 1.
-
-    Returns:
-        Its text, and whether it is a whole message.
+        prompts: those of kind ``prompts``, whole messages.
     """
-    (kind,) = rng.choices(list(shares), list(shares.values()))
-    return _KINDS[kind](rng)
+
+    def __init__(self, shares: Mapping[Opening, float], prompts: Sequence[str]) -> None:
+        self._kinds, self._shares = list(shares), list(shares.values())
+        self._prompts = prompts
+
+    def draw(self, rng: Random) -> tuple[str, bool]:
+        """An opening's text, and whether it is a whole message."""
+        (kind,) = rng.choices(self._kinds, self._shares)
+        return (rng.choice(self._prompts), True) if kind == "prompts" else _WRITTEN[kind](rng)

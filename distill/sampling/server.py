@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from omnidraft.distill.config import Sampling, ServerTeacher
-from omnidraft.distill.sampling.openings import opening
+from omnidraft.distill.sampling.openings import Openings
 from omnidraft.distill.shards import ANSWER, TOP, USER, Document
 from omnidraft.runtime.errors import MissingDependencyError, OmniDraftError
 
@@ -39,7 +39,7 @@ class ServerSampler:
         OmniDraftError: the key is not in the environment.
     """
 
-    def __init__(self, teacher: ServerTeacher, sampling: Sampling) -> None:
+    def __init__(self, teacher: ServerTeacher, sampling: Sampling, openings: Openings) -> None:
         try:
             import httpx
         except ImportError as error:
@@ -57,7 +57,7 @@ class ServerSampler:
             headers["Authorization"] = f"Bearer {key}"
         self._errors = httpx.HTTPError
         self._headers, self._open = headers, httpx.AsyncClient
-        self._teacher, self._sampling = teacher, sampling
+        self._teacher, self._sampling, self._openings = teacher, sampling, openings
         self._numbers: dict[bytes | None, int] = {}
 
     @property
@@ -104,7 +104,7 @@ class ServerSampler:
                 runner.run(stop())
 
     async def _answer(self, client: Any, random: Random) -> _Answer:
-        question, whole = opening(random, self._sampling.openings)
+        question, whole = self._openings.draw(random)
         if not whole:
             wanted = {
                 "temperature": 1.0,

@@ -10,8 +10,9 @@ from random import Random
 import numpy as np
 
 from omnidraft.distill.config import TextTeacher
+from omnidraft.distill.files import named_files
 from omnidraft.distill.shards import ANSWER, TOP, USER, Document
-from omnidraft.runtime.errors import DamagedFileError, ModelNotFoundError
+from omnidraft.runtime.errors import DamagedFileError
 
 
 class TextSampler:
@@ -26,13 +27,7 @@ class TextSampler:
     """
 
     def __init__(self, teacher: TextTeacher, folder: Path) -> None:
-        self._paths = [
-            path for name in teacher.files for path in sorted(folder.glob(name)) if path.is_file()
-        ]
-        if not self._paths:
-            raise ModelNotFoundError(
-                f"{teacher.name}: there is no file {', '.join(teacher.files)} in {folder}."
-            )
+        self._paths = named_files(teacher.name, teacher.files, folder)
         self._surfaces: list[bytes | None] = []
 
     @property

@@ -1,0 +1,45 @@
+"""Messages of users that the configuration gives to begin conversations with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from omnidraft.distill.config import Prompts
+from omnidraft.distill.files import named_files
+from omnidraft.runtime.errors import DamagedFileError
+
+
+def read_prompts(sources: Sequence[Prompts], folder: Path) -> list[str]:
+    """All prompts of the files.
+
+    Args:
+        folder: that file names are relative to.
+
+    Raises:
+        ModelNotFoundError: there is no such file.
+        DamagedFileError: a line has no prompt.
+    """
+    prompts = []
+    for source in sources:
+        for path in named_files(source.name, source.files, folder):
+            lines = path.read_bytes().split(b"\n")
+            prompts += [_prompt(path, i, line) for i, line in enumerate(lines, 1) if line.strip()]
+    return prompts
+
+
+def digest_of(prompts: Sequence[str]) -> str:
+    """Which prompts they are, in 64 digits."""
+    return hashlib.sha256(json.dumps(prompts).encode()).hexdigest()
+
+
+def _prompt(path: Path, number: int, line: bytes) -> str:
+    try:
+        prompt = json.loads(line)["prompt"]
+    except (ValueError, KeyError, TypeError):
+        prompt = None
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise DamagedFileError(f"{path}, line {number}: there is no prompt in it.")
+    return prompt
