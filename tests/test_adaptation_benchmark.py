@@ -405,3 +405,32 @@ def test_bad_input_ends_with_exit_code_2(tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert "missing.jsonl" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_drafters_are_compared_on_recorded_answers(world: World, tmp_path: Path) -> None:
+    from benchmarks.drafters import main as compare
+
+    prompts, name = world.prompts("code", 3), str(world.drafter)
+    out = tmp_path / "out.json"
+    compare(
+        prompts,
+        target=str(world.target),
+        drafter=[name, name],
+        limit=None,
+        max_new_tokens=12,
+        draft_length=4,
+        draft_confidence=0.0,
+        raw=True,
+        threads=1,
+        json_file=out,
+    )
+    first, second = json.loads(out.read_text())["drafters"]
+    assert first == second
+    assert first["gain"] == 1
+    # What is replayed is what decoding itself does.
+    session = Session(load_model(str(world.target), threads=1), load_model(name, threads=1))
+    options = GenerationOptions(12, draft_length=4, draft_confidence=0.0, raw=True)
+    decoded = Statistics()
+    for line in prompts.read_text().splitlines():
+        decoded += session.generate(json.loads(line)["prompt"], options).statistics
+    assert first["block_efficiency"] == decoded.block_efficiency
