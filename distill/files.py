@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from glob import glob
 from pathlib import Path
 
 from omnidraft.runtime.errors import ModelNotFoundError
@@ -28,12 +29,14 @@ def named_files(name: str, patterns: Sequence[str], folder: Path) -> list[Path]:
 
     Args:
         name: of the source.
-        patterns: paths that may hold ``*``, relative to ``folder``.
+        patterns: paths that may hold ``*``, absolute or relative to ``folder``.
 
     Raises:
         ModelNotFoundError: there is none.
     """
-    found = [path for each in patterns for path in sorted(folder.glob(each)) if path.is_file()]
+    # Each once, also where patterns overlap.
+    names = dict.fromkeys(n for each in patterns for n in sorted(glob(each, root_dir=folder)))
+    found = [folder / name for name in names if (folder / name).is_file()]
     if not found:
         raise ModelNotFoundError(f"{name}: there is no file {', '.join(patterns)} in {folder}.")
     return found

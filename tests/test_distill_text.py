@@ -473,9 +473,20 @@ def test_a_line_without_a_prompt_is_named(tmp_path: Path, line: str) -> None:
     config, path = with_prompts(tmp_path, "http://localhost:1/v1", '{"prompt": "Who?"}\n' + line)
     with pytest.raises(DamagedFileError, match="line 2"):
         open_sampler(config.teachers[0], config, path.parent)
-    (tmp_path / "asked" / "a.jsonl").unlink()
-    with pytest.raises(OmniDraftError, match="ours: there is no file"):
-        open_sampler(config.teachers[0], config, path.parent)
+
+
+def test_files_of_a_configuration_are_found_by_any_path(tmp_path: Path) -> None:
+    from omnidraft.distill.files import named_files
+
+    folder = tmp_path / "[odd] *"
+    folder.mkdir()
+    (folder / "a.jsonl").touch()
+    (tmp_path / "b.jsonl").touch()
+    found = named_files("ours", ["*.jsonl", "a*", "../b.jsonl", str(tmp_path / "b*")], folder)
+    assert [path.name for path in found] == ["a.jsonl", "b.jsonl", "b.jsonl"]
+    for pattern in ("", ".", "c.jsonl", str(tmp_path / "none*"), "a.jsonl/x"):
+        with pytest.raises(OmniDraftError, match="ours: there is no file"):
+            named_files("ours", [pattern], folder)
 
 
 def test_prompts_that_are_all_too_long_are_told_of() -> None:
