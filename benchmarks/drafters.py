@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,10 +67,11 @@ def main(
             answer = session.generate(entry.prompt, generation)
             runs.append(Answered(answer.statistics, 0, 0, answer.token_ids == known))
         first = first or runs
-        tasks = sorted(zip((each.task for each in entries), runs, strict=True), key=lambda x: x[0])
         by_task = {
-            task: total(run for _, run in part).block_efficiency
-            for task, part in groupby(tasks, key=lambda x: x[0])
+            task: total(
+                run for entry, run in zip(entries, runs, strict=True) if entry.task == task
+            ).block_efficiency
+            for task in sorted({entry.task for entry in entries})
         }
         figures = {"drafter": name, "block_efficiency": total(runs).block_efficiency}
         results.append(figures | gain(first, runs) | {"tasks": by_task})

@@ -145,7 +145,7 @@ def parse_prompts(text: str, source: str, limit: int | None = None) -> list[Prom
         if not line.strip():
             continue
         try:
-            prompts.append(_prompt(line))
+            prompts.append(prompt_of(line))
         except ValueError as error:
             raise OmniDraftError(
                 f"{source}, line {number}: {error}. Expected is an object such as "
@@ -156,7 +156,7 @@ def parse_prompts(text: str, source: str, limit: int | None = None) -> list[Prom
     return prompts
 
 
-def _prompt(line: str) -> Prompt:
+def prompt_of(line: str) -> Prompt:
     """A line of a prompt file.
 
     Raises:

@@ -466,13 +466,39 @@ def test_conversations_begin_with_the_prompts_that_are_given(tmp_path: Path, ser
         sample(teacher, config, folder, path.parent, there)
 
 
-@pytest.mark.parametrize("line", ["Who?", "[1]", "{}", '{"prompt": 3}', '{"prompt": " "}'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Who?", "[1]", "{}", '{"prompt": 3}', '{"prompt": " "}', '{"prompt": "\\ud800"}',
+        '{"messages": [{"role": "user", "content": "Who?"}]}',
+    ],
+)  # fmt: skip
 def test_a_line_without_a_prompt_is_named(tmp_path: Path, line: str) -> None:
     from omnidraft.distill.sampling import open_sampler
 
     config, path = with_prompts(tmp_path, "http://localhost:1/v1", '{"prompt": "Who?"}\n' + line)
     with pytest.raises(DamagedFileError, match="line 2"):
         open_sampler(config.teachers[0], config, path.parent)
+
+
+def test_files_without_any_prompt_are_told_of(tmp_path: Path) -> None:
+    from omnidraft.distill.sampling import open_sampler
+
+    config, path = with_prompts(tmp_path, "http://localhost:1/v1", "\n \n")
+    with pytest.raises(DamagedFileError, match=r"ours: .* hold no prompts"):
+        open_sampler(config.teachers[0], config, path.parent)
+
+
+def test_a_text_may_hold_line_separators_of_unicode(tmp_path: Path) -> None:
+    from omnidraft.distill.sampling import open_sampler
+
+    config, path = toy(tmp_path, 1)
+    line = json.dumps({"text": "one\u2028two"}, ensure_ascii=False)
+    for each in path.parent.glob("*.jsonl"):
+        each.write_text(f"{line}\r\n{line}\n", "utf-8")
+    sampler = open_sampler(config.teachers[0], config, path.parent)
+    said = [sampler.surfaces[d.tokens[0]] for d in list(sampler.documents(0))]
+    assert said[:2] == ["one\u2028two".encode()] * 2
 
 
 def test_files_of_a_configuration_are_found_by_any_path(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from omnidraft.distill.config import Prompts
 from omnidraft.distill.files import named_files
+from omnidraft.runtime.bench import prompt_of
 from omnidraft.runtime.errors import DamagedFileError
 
 
@@ -20,13 +21,16 @@ def read_prompts(sources: Sequence[Prompts], folder: Path) -> list[str]:
 
     Raises:
         ModelNotFoundError: there is no such file.
-        DamagedFileError: a line has no prompt.
+        DamagedFileError: a line has no prompt, or there is no line.
     """
-    prompts = []
+    prompts: list[str] = []
     for source in sources:
+        before = len(prompts)
         for path in named_files(source.name, source.files, folder):
             lines = path.read_bytes().split(b"\n")
             prompts += [_prompt(path, i, line) for i, line in enumerate(lines, 1) if line.strip()]
+        if len(prompts) == before:
+            raise DamagedFileError(f"{source.name}: {', '.join(source.files)} hold no prompts.")
     return prompts
 
 
@@ -37,9 +41,9 @@ def digest_of(prompts: Sequence[str]) -> str:
 
 def _prompt(path: Path, number: int, line: bytes) -> str:
     try:
-        prompt = json.loads(line)["prompt"]
-    except (ValueError, KeyError, TypeError):
-        prompt = None
+        prompt = prompt_of(line.decode("utf-8-sig")).prompt
+    except ValueError:
+        prompt = ""
     if not isinstance(prompt, str) or not prompt.strip():
         raise DamagedFileError(f"{path}, line {number}: there is no prompt in it.")
     return prompt

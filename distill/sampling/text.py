@@ -37,10 +37,11 @@ class TextSampler:
 
     def documents(self, seed: int) -> Iterator[Document]:
         """See ``Sampler``: each line once."""
+        # Not splitlines: JSON may hold line separators of Unicode as they are.
         lines = [
             (path, number, line)
             for path in self._paths
-            for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+            for number, line in enumerate(path.read_text("utf-8").split("\n"), 1)
             if line.strip()
         ]
         Random(seed).shuffle(lines)
