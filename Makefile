@@ -34,6 +34,9 @@ define NATIVE_TESTS
 	PATH="$(CURDIR)/$(BIN):$$PATH" ctest --preset $(1)
 endef
 
+# Two processes, each with a half of the cores; a file's tests stay together, as do its models.
+SHARED_OUT := -n 2 --dist loadfile
+
 .PHONY: demo test test-all test-native test-aarch64 sanitize wheel-check android-check picture lint format clean
 
 demo: $(VENV)/.installed
@@ -46,10 +49,10 @@ demo: $(VENV)/.installed
 	$(OMNIDRAFT) bench demo/prompts.jsonl --target $(TARGET)
 
 test: $(VENV)/.test test-native
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(SHARED_OUT)
 
 test-all: .venv-all/.installed
-	.venv-all/bin/python -m pytest --complete $(TESTS)
+	.venv-all/bin/python -m pytest $(SHARED_OUT) --complete $(TESTS)
 
 test-native: $(VENV)/.test
 	$(call NATIVE_TESTS,release)

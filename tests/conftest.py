@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+# Before any other: it says how many cores there are.
+from workers import ALL_CORES, OWN_CORES, keep_to
+
+# isort: split
 import os
 from collections.abc import Iterator
 
@@ -18,6 +22,14 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 _USERS = os.environ.get("OMNIDRAFT_CACHE")
+
+
+@pytest.fixture(scope="module")
+def all_cores() -> Iterator[None]:
+    """All cores of this machine, for tests of what runs on several at once."""
+    keep_to(ALL_CORES)
+    yield
+    keep_to(OWN_CORES)
 
 
 @pytest.fixture(scope="session", autouse=True)

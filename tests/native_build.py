@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 _ROOT = Path(__file__).parents[1]
 # The environment's own CMake and Ninja.
@@ -22,9 +23,14 @@ def built(preset: str, *targets: str) -> Path:
             pytest.skip(f"{tool} is not installed; `make test` has it")
     configure = ["cmake", "--preset", preset, "-DCMAKE_MESSAGE_LOG_LEVEL=ERROR"]
     build = ["cmake", "--build", "--preset", preset]
-    for command in (configure, [*build, *(word for name in targets for word in ("-t", name))]):
-        done = subprocess.run(
-            command, cwd=_ROOT, env={**os.environ, "PATH": _PATH}, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+    build += [word for name in targets for word in ("-t", name)]
+    environment = {**os.environ, "PATH": _PATH}
+    (_ROOT / "build").mkdir(exist_ok=True)
+    # Another process may build for its tests.
+    with FileLock(_ROOT / "build" / f"{preset}.lock"):
+        for command in (configure, build):
+            done = subprocess.run(
+                command, cwd=_ROOT, env=environment, capture_output=True, text=True
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
     return _ROOT / "build" / preset

@@ -43,7 +43,7 @@ def _judged(report: Report, config: pytest.Config) -> Report:
         reason = str(reason[2] if isinstance(reason, tuple) else reason).removeprefix("Skipped: ")
         if not any(re.match(allowed, reason) for allowed in LACKING):
             report.outcome = "failed"
-            report.longrepr = f"With --complete this must not skip: {reason}"
+            report.longrepr = f"{report.nodeid}: with --complete this must not skip: {reason}"
     return report
 
 
@@ -56,4 +56,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, Any]:
-    return _judged((yield), collector.config)
+    report = yield
+    if report.skipped and isinstance(report.longrepr, tuple):
+        # The file that was left out, not the module in which it asked for a package: of reports
+        # that say the same pytest-xdist hands on one.
+        report.longrepr = (str(collector.path), None, report.longrepr[2])
+    return _judged(report, collector.config)

@@ -243,7 +243,7 @@ import sys
 for name in ("onnx", "gguf", "safetensors", "torch", "transformers"):
     sys.modules[name] = None
 import omnidraft
-assert omnidraft.load_model(sys.argv[1]).batch_invariant
+assert omnidraft.load_model(sys.argv[1], threads=2).batch_invariant
 """
     subprocess.run([sys.executable, "-c", script, str(converted)], check=True)
     assert read(converted) == here

@@ -261,7 +261,9 @@ def test_the_command(models: tuple[Path, Path], libraries: Path, phone: Path) ->
     options += ["--device-libraries", libraries, "--repeat", "1", "--quantization", "8bit"]
     done = run(*options)
     assert done.returncode == 0, done.stderr
-    assert "on Acme Phone 3: 10 passes of each length behind 64 tokens" in done.stdout
+    # The sentence begins with the models' paths, and is wrapped behind them.
+    words = " ".join(done.stdout.split())
+    assert "on Acme Phone 3: 10 passes of each length behind 64 tokens" in words
     assert f"Android 15, {platform.system()}" in done.stdout
     for line in (r"tokens +draft steps +target chains", r"16 +\d+\.\d\d \(10\)", r"peak +\d+\.\d"):
         assert re.search(line, done.stdout), done.stdout
