@@ -36,6 +36,8 @@ endef
 
 # Two processes, each with a half of the cores; a file's tests stay together, as do its models.
 SHARED_OUT := -n 2 --dist loadfile
+# The tests that skipped in `make test` for want of a package: `make test-all TESTS=@build/lacking`.
+LACKING := build/lacking
 
 .PHONY: demo test test-all test-native test-aarch64 sanitize wheel-check android-check picture lint format clean
 
@@ -49,7 +51,7 @@ demo: $(VENV)/.installed
 	$(OMNIDRAFT) bench demo/prompts.jsonl --target $(TARGET)
 
 test: $(VENV)/.test test-native
-	$(BIN)/python -m pytest $(SHARED_OUT)
+	$(BIN)/python -m pytest $(SHARED_OUT) --list-lacking=$(LACKING)
 
 test-all: .venv-all/.installed
 	.venv-all/bin/python -m pytest $(SHARED_OUT) --complete $(TESTS)

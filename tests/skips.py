@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -26,6 +27,9 @@ LACKING = (
     r"64-bit Arm: ",
 )
 
+# How the reasons of `needs.needs` end.
+ELSEWHERE = "; `make test-all` has it"
+
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 
@@ -35,12 +39,45 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="a test that skips fails, unless this machine lacks what no package brings",
     )
+    parser.addoption(
+        "--list-lacking",
+        metavar="FILE",
+        type=Path,
+        help="write the tests, and files of them, that skip for want of a package, one a line",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Not in a process that tests are shared out to: this one hears of theirs.
+    if (path := config.getoption("--list-lacking")) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Lacking(path))
+
+
+class _Lacking:
+    def __init__(self, path: Path) -> None:
+        self._path = path.absolute()
+        self._names: list[str] = []
+
+    def _report(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if report.skipped and _reason(report).endswith(ELSEWHERE):
+            self._names.append(report.nodeid)
+
+    pytest_runtest_logreport = pytest_collectreport = _report
+
+    def pytest_sessionfinish(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text("".join(f"{name}\n" for name in sorted(self._names)), "utf-8")
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Why it skips."""
+    said: Any = report.longrepr
+    return str(said[2] if isinstance(said, tuple) else said).removeprefix("Skipped: ")
 
 
 def _judged(report: Report, config: pytest.Config) -> Report:
     if config.getoption("--complete") and report.skipped and not hasattr(report, "wasxfail"):
-        reason: Any = report.longrepr
-        reason = str(reason[2] if isinstance(reason, tuple) else reason).removeprefix("Skipped: ")
+        reason = _reason(report)
         if not any(re.match(allowed, reason) for allowed in LACKING):
             report.outcome = "failed"
             report.longrepr = f"{report.nodeid}: with --complete this must not skip: {reason}"

@@ -62,6 +62,8 @@ from omnidraft.runtime.options import DEFAULT_DRAFT_CONFIDENCE, GenerationOption
 from omnidraft.runtime.session import Session
 from omnidraft.runtime.storage.bundle import Bundle
 
+pytestmark = pytest.mark.usefixtures("all_cores")
+
 PROMPTS = [f"What is the answer {i}? The quick brown fox" for i in range(12)]
 OPTIONS = GenerationOptions(max_new_tokens=24, draft_length=4)
 

@@ -32,6 +32,8 @@ from omnidraft.runtime.errors import (
 )
 from omnidraft.runtime.models.resolve import resolve
 
+pytestmark = pytest.mark.usefixtures("all_cores")
+
 VOCAB, HEADS, SIZE = 50, 2, 8
 TOKENS = np.random.default_rng(0).integers(0, VOCAB, 20)
 

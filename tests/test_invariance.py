@@ -27,6 +27,8 @@ from omnidraft.runtime.session import Session
 from omnidraft.runtime.storage import files
 from omnidraft.runtime.storage.manifest import MANIFEST_FILE
 
+pytestmark = pytest.mark.usefixtures("all_cores")
+
 ELSEWHERE = [
     {"onnxruntime": "1.0.0"},
     {"machine": "aarch64"},

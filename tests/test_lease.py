@@ -19,6 +19,8 @@ from omnidraft.runtime.decoding.lease import Lease
 from omnidraft.runtime.errors import ModelInUseError, OmniDraftError
 from omnidraft.runtime.models import LoadedModel
 
+pytestmark = pytest.mark.usefixtures("all_cores")
+
 PROMPTS = ["The quick brown fox", "def add(a, b):", "What is the answer?", "中文 12345"]
 OPTIONS = GenerationOptions(12, draft_length=3, draft_confidence=0.0, raw=True)
 

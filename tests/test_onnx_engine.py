@@ -20,6 +20,8 @@ from omnidraft.runtime.engines.invariance import measure_invariance
 from omnidraft.runtime.engines.onnx import LENGTH_STEP, MAX_PASS, OnnxModel
 from omnidraft.runtime.errors import ContextOverflowError
 
+pytestmark = pytest.mark.usefixtures("all_cores")
+
 TOKENS = np.random.default_rng(2).integers(0, LLAMA["vocab_size"], 3 * LENGTH_STEP + 60)
 
 

@@ -20,6 +20,8 @@ from omnidraft.runtime.engines.onnx import OnnxModel
 from omnidraft.runtime.models.catalogue import Quantization
 from omnidraft.runtime.models.resolve import resolve
 
+pytestmark = pytest.mark.usefixtures("all_cores")
+
 
 @pytest.fixture(scope="module")
 def library() -> Path:

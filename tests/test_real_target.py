@@ -19,6 +19,8 @@ from omnidraft.runtime.errors import ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.models import load_model
 from omnidraft.runtime.pairing import native_vocabulary
 
+pytestmark = pytest.mark.usefixtures("all_cores")
+
 PROMPTS = [
     "A train has 12 wagons with 48 seats each. 97 seats are free. How many people sit?",
     "Complete this Python function:\n\ndef median(values):\n\t# tabs\n",

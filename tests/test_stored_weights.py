@@ -27,6 +27,8 @@ from omnidraft.runtime.models.listing import list_models
 from omnidraft.runtime.models.resolve import resolve
 from omnidraft.runtime.storage.manifest import Manifest
 
+pytestmark = pytest.mark.usefixtures("all_cores")
+
 # Where the halves of each type lie in its bytes.
 HALVES = {
     **dict.fromkeys(("Q4_0", "Q5_0", "Q8_0"), (0,)),

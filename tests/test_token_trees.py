@@ -24,6 +24,8 @@ from omnidraft.runtime.engines.tree import TokenTree
 from omnidraft.runtime.errors import ContextOverflowError, OmniDraftError
 from omnidraft.runtime.storage.manifest import describe_files
 
+pytestmark = pytest.mark.usefixtures("all_cores")
+
 TOKENS = np.random.default_rng(4).integers(0, LLAMA["vocab_size"], 2 * MAX_PASS)
 
 WINDOWED = LLAMA | {
