@@ -56,7 +56,10 @@ def sample(
     Raises:
         OmniDraftError: the teacher fails; or shards are there of another configuration.
     """
-    source = json.dumps(_decided_by(teacher, config, sources), sort_keys=True)
+    prompts = []
+    if not isinstance(teacher, TextTeacher):
+        prompts = read_prompts(config.sampling.prompts, sources)
+    source = json.dumps(_decided_by(teacher, config, prompts), sort_keys=True)
     for path in there:
         if shard_source(path) != source:
             raise OmniDraftError(
@@ -78,7 +81,7 @@ def sample(
         seed, skipped = _seed(config, teacher, number), 0
         if not wanted:
             return
-    sampler = open_sampler(teacher, config, sources)
+    sampler = open_sampler(teacher, config, sources, prompts)
     documents = islice(sampler.documents(seed), skipped, None)
     part: list[Document] = []
     mine = held = 0
@@ -115,12 +118,12 @@ def sample(
         complete.touch()
 
 
-def _decided_by(teacher: Teacher, config: Config, sources: Path) -> dict[str, object]:
+def _decided_by(teacher: Teacher, config: Config, prompts: Sequence[str]) -> dict[str, object]:
     """What decides which text is sampled."""
     decided = config.sampling.model_dump(exclude={"prompts"})
     decided["teacher"] = teacher.model_dump(exclude={"weight", "tokens", "licence", "repository"})
-    if config.sampling.prompts and not isinstance(teacher, TextTeacher):
-        decided["prompts"] = digest_of(read_prompts(config.sampling.prompts, sources))
+    if prompts:
+        decided["prompts"] = digest_of(prompts)
     return decided
 
 

@@ -444,12 +444,14 @@ def with_prompts(
 def test_conversations_begin_with_the_prompts_that_are_given(tmp_path: Path, server: str) -> None:
     from omnidraft.distill.sampled_text import sample
     from omnidraft.distill.sampling import open_sampler
+    from omnidraft.distill.sampling.prompts import read_prompts
     from omnidraft.distill.shards import shards_of
 
     two = '{"prompt": "Who?"}\n\n{"prompt": "Wo, am Meer?\\u2028", "task": "x"}\n'
     config, path = with_prompts(tmp_path, server, two)
     (teacher,) = config.teachers
-    sampler = open_sampler(teacher, config, path.parent)
+    prompts = read_prompts(config.sampling.prompts, path.parent)
+    sampler = open_sampler(teacher, config, path.parent, prompts)
     documents = sampler.documents(0)
     asked = [next(documents).tokens[0] for _ in range(30)]
     documents.close()
@@ -474,19 +476,19 @@ def test_conversations_begin_with_the_prompts_that_are_given(tmp_path: Path, ser
     ],
 )  # fmt: skip
 def test_a_line_without_a_prompt_is_named(tmp_path: Path, line: str) -> None:
-    from omnidraft.distill.sampling import open_sampler
+    from omnidraft.distill.sampling.prompts import read_prompts
 
     config, path = with_prompts(tmp_path, "http://localhost:1/v1", '{"prompt": "Who?"}\n' + line)
     with pytest.raises(DamagedFileError, match="line 2"):
-        open_sampler(config.teachers[0], config, path.parent)
+        read_prompts(config.sampling.prompts, path.parent)
 
 
 def test_files_without_any_prompt_are_told_of(tmp_path: Path) -> None:
-    from omnidraft.distill.sampling import open_sampler
+    from omnidraft.distill.sampling.prompts import read_prompts
 
     config, path = with_prompts(tmp_path, "http://localhost:1/v1", "\n \n")
     with pytest.raises(DamagedFileError, match=r"ours: .* hold no prompts"):
-        open_sampler(config.teachers[0], config, path.parent)
+        read_prompts(config.sampling.prompts, path.parent)
 
 
 def test_a_text_may_hold_line_separators_of_unicode(tmp_path: Path) -> None:
@@ -496,9 +498,36 @@ def test_a_text_may_hold_line_separators_of_unicode(tmp_path: Path) -> None:
     line = json.dumps({"text": "one\u2028two"}, ensure_ascii=False)
     for each in path.parent.glob("*.jsonl"):
         each.write_text(f"{line}\r\n{line}\n", "utf-8")
-    sampler = open_sampler(config.teachers[0], config, path.parent)
+    sampler = open_sampler(config.teachers[0], config, path.parent, [])
     said = [sampler.surfaces[d.tokens[0]] for d in list(sampler.documents(0))]
     assert said[:2] == ["one\u2028two".encode()] * 2
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"text": "caf\xe9"}', "not text in UTF-8"),
+        ('{"text": "café"}'.encode("utf-16"), "not text in UTF-8"),
+        (b'{"text": "half \\ud800"}', "not text in UTF-8"),
+        (b"words", "neither"),
+        (b'"text"', "neither"),
+        (b'["text"]', "neither"),
+        (b'{"text": null}', "neither"),
+        (b'{"text": ["a", "b"]}', "neither"),
+        (b'{"messages": "Who?"}', "neither"),
+        (b'{"messages": [{"role": "user"}]}', "neither"),
+        (b'{"messages": [{"role": "user", "content": 3}]}', "neither"),
+    ],
+)
+def test_a_line_without_text_is_named(tmp_path: Path, line: bytes, said: str) -> None:
+    from omnidraft.distill.sampling import open_sampler
+
+    config, path = toy(tmp_path, 1)
+    for each in path.parent.glob("*.jsonl"):
+        each.write_bytes(b'\xef\xbb\xbf{"text": "one"}\r\n\n' + line)
+    sampler = open_sampler(config.teachers[0], config, path.parent, [])
+    with pytest.raises(DamagedFileError, match=f"line [34]: .*{said}"):
+        list(sampler.documents(0))
 
 
 def test_files_of_a_configuration_are_found_by_any_path(tmp_path: Path) -> None:
@@ -539,7 +568,7 @@ def test_who_stops_waits_for_no_answer(tmp_path: Path, server: str) -> None:
     Server.at_once = 1
 
     def one() -> None:
-        documents = open_sampler(config.teachers[0], config, path.parent).documents(0)
+        documents = open_sampler(config.teachers[0], config, path.parent, []).documents(0)
         next(documents)
         documents.close()
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from omnidraft.distill.config import Config, LocalTeacher, Teacher, TextTeacher
 from omnidraft.distill.sampling.openings import Openings
-from omnidraft.distill.sampling.prompts import read_prompts
 from omnidraft.distill.shards import Document
 
 
@@ -30,22 +29,22 @@ class Sampler(Protocol):
         """
 
 
-def open_sampler(teacher: Teacher, config: Config, folder: Path) -> Sampler:
+def open_sampler(teacher: Teacher, config: Config, folder: Path, prompts: Sequence[str]) -> Sampler:
     """The sampler of a teacher.
 
     Args:
         folder: that names in the configuration are relative to.
+        prompts: see ``read_prompts``.
 
     Raises:
-        OmniDraftError: the teacher cannot be reached or loaded, or the text or the prompts are not
-            there.
+        OmniDraftError: the teacher cannot be reached or loaded, or the text is not there.
     """
     if isinstance(teacher, TextTeacher):
         from omnidraft.distill.sampling.text import TextSampler
 
         return TextSampler(teacher, folder)
     sampling = config.sampling
-    openings = Openings(sampling.openings, read_prompts(sampling.prompts, folder))
+    openings = Openings(sampling.openings, prompts)
     if isinstance(teacher, LocalTeacher):
         from omnidraft.distill.sampling.local import open_local
 

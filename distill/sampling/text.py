@@ -41,14 +41,14 @@ class TextSampler:
         lines = [
             (path, number, line)
             for path in self._paths
-            for number, line in enumerate(path.read_text("utf-8").split("\n"), 1)
+            for number, line in enumerate(path.read_bytes().split(b"\n"), 1)
             if line.strip()
         ]
         Random(seed).shuffle(lines)
         for path, number, line in lines:
             pieces = _pieces(path, number, line)
             tokens = np.arange(len(pieces), dtype=np.int32) + len(self._surfaces)
-            self._surfaces += [words.encode() for _, words in pieces]
+            self._surfaces += [words for _, words in pieces]
             count = len(pieces)
             yield Document(
                 tokens,
@@ -59,16 +59,28 @@ class TextSampler:
             )
 
 
-def _pieces(path: Path, number: int, line: str) -> list[tuple[int, str]]:
+def _pieces(path: Path, number: int, line: bytes) -> list[tuple[int, bytes]]:
+    """Kinds and words; ``utf-8-sig``, as a file may begin with a byte order mark."""
     try:
-        record = json.loads(line)
+        record = json.loads(line.decode("utf-8-sig"))
         if "text" in record:
-            return [(ANSWER, str(record["text"]))]
+            return [(ANSWER, _words(record["text"]))]
         return [
-            (ANSWER if each["role"] == "assistant" else USER, f"{each['content']}\n")
+            (ANSWER if each["role"] == "assistant" else USER, _words(each["content"]) + b"\n")
             for each in record["messages"]
         ]
+    except UnicodeError as error:
+        raise DamagedFileError(
+            f"{path}, line {number}: this is not text in UTF-8. Convert the file, or leave the "
+            "line out."
+        ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedFileError(
             f"{path}, line {number}: neither text nor messages with role and content."
         ) from error
+
+
+def _words(said: object) -> bytes:
+    if not isinstance(said, str):
+        raise TypeError
+    return said.encode()
