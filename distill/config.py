@@ -12,15 +12,18 @@ from omnidraft.runtime.errors import ModelNotFoundError, OmniDraftError
 from omnidraft.runtime.storage.validation import mistakes
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, le=10**12)]
+Size = Annotated[int, Field(ge=1, le=2**16)]
 Share = Annotated[float, Field(ge=0, le=1)]
+BLOCK = 32
+"""Weights of a row that are packed together."""
 Opening = Literal["free", "chat", "code", "summary", "maths", "languages", "prompts"]
 """Kinds of conversations: see ``sampling.openings``; ``prompts``: from the configuration's."""
 
 
 class _Part(BaseModel):
     # Unknown fields are refused: a misspelt one must not be ignored in silence.
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class Shape(_Part):
@@ -31,17 +34,21 @@ class Shape(_Part):
     fresh weights.
     """
 
-    layers: Positive = 3
-    hidden_size: Positive = 320
-    feed_forward_size: Positive = 896
-    heads: Positive = 5
-    positions: Positive = 1024
-    rope_theta: Annotated[float, Field(gt=0)] = 10000.0
+    layers: Annotated[int, Field(ge=1, le=256)] = 3
+    hidden_size: Size = 320
+    feed_forward_size: Size = 896
+    heads: Size = 5
+    positions: Annotated[int, Field(ge=1, le=2**20)] = 1024
+    rope_theta: Annotated[float, Field(gt=0, le=1e9)] = 10000.0
     drafted_tokens: Positive | None = 12288
     start: str | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> Shape:
+        # Weights are packed in blocks along their inputs.
+        for name in ("hidden_size", "feed_forward_size"):
+            if getattr(self, name) % BLOCK:
+                raise ValueError(f"{name} must be a multiple of {BLOCK}")
         if self.hidden_size % (2 * self.heads):
             raise ValueError("hidden_size must be a multiple of twice the heads")
         return self
@@ -51,7 +58,7 @@ class _Teacher(_Part):
     name: Name
     licence: Annotated[str, Field(min_length=1)]
     """Of the model or the text, as the model card will say it."""
-    weight: Annotated[float, Field(gt=0)] = 1.0
+    weight: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
     """How often its documents are seen, relative to how many there are."""
 
 
@@ -86,7 +93,7 @@ class ServerTeacher(_Teacher):
     key_variable: str | None = None
     requests: Positive = 8
     """At a time: no more than the server answers at once."""
-    timeout: Annotated[float, Field(gt=0)] = 120.0
+    timeout: Annotated[float, Field(gt=0, le=86400)] = 120.0
     """Seconds for one answer, with the time that it waits for its turn."""
 
 
@@ -123,7 +130,7 @@ class Sampling(_Part):
     ``temperatures``: of answers, drawn for each; the user's words are sampled at 1.
     """
 
-    openings: dict[Opening, Annotated[float, Field(ge=0)]] = {
+    openings: dict[Opening, Annotated[float, Field(ge=0, le=1e6)]] = {
         "free": 0.22,
         "chat": 0.20,
         "code": 0.18,
@@ -146,7 +153,7 @@ class Sampling(_Part):
     least_share: Share = 0.02
     """Sampled tokens have at least this share of the likeliest one's probability."""
     another_turn: Share = 0.2
-    longest: Annotated[int, Field(ge=64)] = 768
+    longest: Annotated[int, Field(ge=64, le=2**20)] = 768
     """Tokens of a conversation."""
     shard_tokens: Positive = 4_000_000
 
@@ -171,7 +178,7 @@ class Stage(_Part):
     """
 
     steps: Positive
-    rate: Annotated[float, Field(gt=0)]
+    rate: Annotated[float, Field(gt=0, le=1)]
     loss: Literal["soft", "hard", "alm"] = "soft"
     sharpen: Annotated[float, Field(gt=0, le=1)] = 1.0
     cut_heads: bool = True
@@ -187,11 +194,11 @@ class Training(_Part):
     """
 
     stages: Annotated[list[Stage], Field(min_length=1)]
-    positions: Annotated[int, Field(ge=256)] = 65536
+    positions: Annotated[int, Field(ge=256, le=2**28)] = 65536
     canonical: Share = 0.25
     user_weight: Share = 0.1
     """Of the user's words in the loss; an answer's weigh 1."""
-    longest: Annotated[int, Field(ge=64)] = 1280
+    longest: Annotated[int, Field(ge=64, le=2**20)] = 1280
     """Draft tokens of a document; longer ones are cut."""
     checkpoint_steps: Positive = 500
     """Between checkpoints; where they take longer there is one every two minutes."""
@@ -201,7 +208,7 @@ class Config(_Part):
     """All of it. ``tokenizer``: a folder that holds one; None: the default drafter's."""
 
     name: Name
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 0
     tokenizer: str | None = None
     held_out: Positive = 64
     """Documents of each teacher that are kept for the evaluation: a quarter of them at most."""
@@ -228,7 +235,7 @@ def load_config(path: Path) -> Config:
     if not path.is_file():
         raise ModelNotFoundError(f"There is no configuration {path}.")
     try:
-        return Config.model_validate(tomllib.loads(path.read_text("utf-8")))
+        return Config.model_validate(tomllib.loads(path.read_bytes().decode("utf-8-sig")))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise OmniDraftError(f"{path} is no TOML: {error}.") from error
     except OSError as error:

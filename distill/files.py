@@ -40,3 +40,11 @@ def named_files(name: str, patterns: Sequence[str], folder: Path) -> list[Path]:
     if not found:
         raise ModelNotFoundError(f"{name}: there is no file {', '.join(patterns)} in {folder}.")
     return found
+
+
+def not_utf8(path: Path, number: int) -> str:
+    """What is said of a line that cannot be read."""
+    return (
+        f"{path}, line {number}: this is not text in UTF-8. Convert the file, or leave the line "
+        "out."
+    )

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-BLOCK, LEVELS, MULTIPLES = 32, 7, 18
+from omnidraft.distill.config import BLOCK
+
+LEVELS, MULTIPLES = 7, 18
 
 
 def split(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from omnidraft.distill.grid import BLOCK, split
+from omnidraft.distill.config import BLOCK
+from omnidraft.distill.grid import split
 
 FORMAT = "omnidraft-int8-block32"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.metadata import version
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator, InitProcessGroupKwargs
+from filelock import FileLock, Timeout
 from safetensors.torch import save_file
 
 from omnidraft.distill.batches import Plan
@@ -39,8 +40,9 @@ from omnidraft.runtime.text.tokenizer import Tokenizer, tokenizer_files
 
 Show = Callable[[str, float | None, str], None]
 """Is told the step, how much of it is done, and a detail."""
-# Batches over which the vocabulary is ordered.
+# Batches over which the vocabulary is ordered, and no more than were learned from.
 _ORDERED_BY = 200
+_SOON = 5.0  # seconds for one that was killed to end
 _WAIT = timedelta(hours=24)  # of processes that have nothing to do
 
 
@@ -76,13 +78,13 @@ def distill(path: Path, output: Path, show: Show = lambda step, done, detail: No
         cpu=not torch.cuda.is_available(), kwargs_handlers=[InitProcessGroupKwargs(timeout=_WAIT)]
     )
     run = _Run(config, path, output, accelerator, show)
-    run.claim()
-    run.sample()
-    run.spell()
-    model = run.train()
-    if accelerator.is_main_process:
-        run.finish(model)
-    accelerator.wait_for_everyone()
+    with run.claimed():
+        run.sample()
+        run.spell()
+        model = run.train()
+        if accelerator.is_main_process:
+            run.finish(model)
+        accelerator.wait_for_everyone()
     accelerator.end_training()
     return Result(output / "drafter", run.figures, run.before)
 
@@ -96,27 +98,45 @@ class _Run:
         self.files = tokenizer_files(_tokenizer_folder(config, path.parent))
         self.tokenizer = Tokenizer(self.files)
         self.speller = Speller(self.tokenizer)
+        self._begun()  # an error of the sizes now, not after all has been sampled
         self.figures: dict[str, Figures] = {}
         self.before: dict[str, Figures] = {}
 
-    def claim(self) -> None:
-        """Make the folder this configuration's."""
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Make the folder this configuration's, and this run's until the end."""
+        with ExitStack() as stack:
+            if self.accelerator.is_main_process:
+                self._claim(stack)
+            self.accelerator.wait_for_everyone()
+            yield
+
+    def _claim(self, stack: ExitStack) -> None:
+        try:
+            self.output.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(FileLock(self.output / ".lock").acquire(timeout=_SOON))
+        except Timeout as error:
+            raise OmniDraftError(
+                f"Another process makes a drafter in {self.output}. Wait for it, or choose another "
+                "folder."
+            ) from error
+        except (OSError, NotImplementedError) as error:  # the latter: a file system without locks
+            said = getattr(error, "strerror", None) or error
+            raise OmniDraftError(
+                f"{self.output} cannot be made or written into: {said}. Choose another folder."
+            ) from error
         copy = self.output / "config.toml"
-        if self.accelerator.is_main_process:
-            if copy.is_file() and load_config(copy) != self.config:
-                raise OmniDraftError(
-                    f"{self.output} holds what another configuration made. Choose another folder, "
-                    "or delete it."
-                )
-            try:
-                self.output.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise OmniDraftError(
-                    f"{self.output} cannot be made: {error.strerror}. Choose another folder."
-                ) from error
-            with whole_file(copy) as file:
-                file.write_bytes(self.path.read_bytes())
-        self.accelerator.wait_for_everyone()
+        try:
+            same = not copy.exists() or load_config(copy) == self.config
+        except OmniDraftError:
+            same = False
+        if not same:
+            raise OmniDraftError(
+                f"{self.output} holds what another configuration made. Choose another folder, "
+                "or delete it."
+            )
+        with whole_file(copy) as file:
+            file.write_bytes(self.path.read_bytes())
 
     def sample(self) -> None:
         """Text of each teacher."""
@@ -171,9 +191,7 @@ class _Run:
         """The drafter, after all stages."""
         config = self.config
         torch.manual_seed(config.seed)
-        model = Drafter(config.drafter, self.speller.vocab_size)
-        if config.drafter.start is not None:
-            _take_weights(model, _drafter_folder(config.drafter.start, self.path.parent))
+        model = self._begun()
         stages = config.training.stages
         checkpoints = [
             self.output / "training" / f"stage-{i}.pt" for i in range(1, len(stages) + 1)
@@ -205,7 +223,8 @@ class _Run:
         grid = config.training.stages[-1].grid
         self.show("ordering the vocabulary", None, "")
         plan = self._plan(False, seed=config.seed, alone=True)
-        mass = proposals(model, islice(plan.steps(0), _ORDERED_BY))
+        batches = min(_ORDERED_BY, sum(stage.steps for stage in config.training.stages))
+        mass = proposals(model, islice(plan.steps(0), batches))
         specials = [token for token, each in enumerate(self.tokenizer.surfaces) if each is None]
         order = order_of(mass, specials)
         self._evaluate(model)
@@ -241,15 +260,20 @@ class _Run:
             text = card(config, sampled, self.figures, self.before, parameters, versions)
             (folder / "README.md").write_text(text, "utf-8")
 
+    def _begun(self) -> Drafter:
+        """The drafter before training."""
+        shape = self.config.drafter
+        model = Drafter(shape, self.speller.vocab_size)
+        if shape.start is not None:
+            _take_weights(model, _drafter_folder(shape.start, self.path.parent))
+        return model
+
     def _evaluate(self, model: Drafter) -> None:
         """What the drafter is worth, and what it was worth before."""
         config = self.config
         begun_from = None
         if config.drafter.start is not None:
-            begun_from = Drafter(config.drafter, self.speller.vocab_size).to(
-                self.accelerator.device
-            )
-            _take_weights(begun_from, _drafter_folder(config.drafter.start, self.path.parent))
+            begun_from = self._begun().to(self.accelerator.device)
         for teacher in config.teachers:
             self.show("evaluating", None, teacher.name)
             held_out = []

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from omnidraft.distill.config import Config, Teacher, TextTeacher
-from omnidraft.distill.sampling import open_sampler
+from omnidraft.distill.sampling import open_sampler, text
 from omnidraft.distill.sampling.prompts import digest_of, read_prompts
 from omnidraft.distill.shards import (
     Document,
@@ -59,12 +59,12 @@ def sample(
     prompts = []
     if not isinstance(teacher, TextTeacher):
         prompts = read_prompts(config.sampling.prompts, sources)
-    source = json.dumps(_decided_by(teacher, config, prompts), sort_keys=True)
+    source = json.dumps(_decided_by(teacher, config, sources, prompts), sort_keys=True)
     for path in there:
         if shard_source(path) != source:
             raise OmniDraftError(
-                f"{path} was sampled by another configuration, or is damaged. Choose another "
-                "folder, or delete it."
+                f"{path} was sampled by another configuration, from other prompts or other text, "
+                "or is damaged. Choose another folder, or delete it."
             )
     counts = [count_shard(path) for path in there]
     done = sum(tokens for _, tokens in counts)
@@ -118,10 +118,14 @@ def sample(
         complete.touch()
 
 
-def _decided_by(teacher: Teacher, config: Config, prompts: Sequence[str]) -> dict[str, object]:
+def _decided_by(
+    teacher: Teacher, config: Config, sources: Path, prompts: Sequence[str]
+) -> dict[str, object]:
     """What decides which text is sampled."""
     decided = config.sampling.model_dump(exclude={"prompts"})
     decided["teacher"] = teacher.model_dump(exclude={"weight", "tokens", "licence", "repository"})
+    if isinstance(teacher, TextTeacher):
+        decided["text"] = text.digest_of(teacher, sources)
     if prompts:
         decided["prompts"] = digest_of(prompts)
     return decided

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -194,6 +195,14 @@ def test_documents_come_back_from_a_file(tmp_path: Path) -> None:
             "share of prompts",
         ),
         (('name = "toy"', "name = "), "no TOML"),
+        (("[training]", "[drafter]\nhidden_size = 20\nheads = 2\n[training]"), "multiple of 32"),
+        (("[training]", "[drafter]\nfeed_forward_size = 900\n[training]"), "multiple of 32"),
+        (("[training]", "[drafter]\nhidden_size = 1000000000000\n[training]"), "hidden_size"),
+        (("[training]", "[sampling]\nopenings = {chat = 1e308}\n[training]"), "chat"),
+        (("held_out = 4", f"held_out = 4\nseed = {10**26}"), "seed"),
+        (("held_out = 4", 'held_out = "4"'), "held_out"),
+        (("held_out = 4", "held_out = true"), "held_out"),
+        (("rate = 1e-3", "rate = 1e300"), "rate"),
     ],
 )
 def test_a_wrong_configuration_is_refused(
@@ -203,6 +212,12 @@ def test_a_wrong_configuration_is_refused(
     path.write_text(TOY.replace(*change))
     with pytest.raises(OmniDraftError, match=said):
         load_config(path)
+
+
+def test_a_configuration_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "toy.toml"
+    path.write_text(TOY, "utf-8-sig")
+    assert load_config(path).name == "toy"
 
 
 def toy(tmp_path: Path, lines: int, **changes: str) -> tuple[Config, Path]:
@@ -272,7 +287,7 @@ def test_shards_of_another_configuration_are_refused(tmp_path: Path) -> None:
     (teacher,) = config.teachers
     folder = tmp_path / "shards"
     sample(teacher, config, folder, path.parent, [])
-    other = teacher.model_copy(update={"files": ["other.jsonl"]})
+    other = teacher.model_copy(update={"files": ["lines*"]})
     with pytest.raises(OmniDraftError, match="another configuration"):
         sample(other, config, folder, path.parent, shards_of(folder))
     # What changes no text does not matter.
@@ -290,6 +305,9 @@ class Server(BaseHTTPRequestHandler):
     """Answers as OpenAI's protocol has it, in tokens of three bytes."""
 
     logprobs = True
+    text = "Größe zählt."
+    change: ClassVar[dict[str, Any]] = {}
+    """What each token has otherwise than it should."""
     failures = 0
     answers = 10**6
     """After so many it fails."""
@@ -298,6 +316,9 @@ class Server(BaseHTTPRequestHandler):
     late = Event()
     """Until it is set only the first ``at_once`` get their answer."""
     refusal = b""
+    at_a_time = 10**6
+    """Bytes of an answer, after each of which it rests if it is one."""
+    drips = Event()
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -311,7 +332,7 @@ class Server(BaseHTTPRequestHandler):
         type(self).answers -= 1
         if body.get("logprobs") and next(self.asked) >= self.at_once:
             self.late.wait()
-        text = "Größe zählt."
+        text = self.text
         data = text.encode()
         pieces = [data[i : i + 3] for i in range(0, len(data), 3)]
         content = [
@@ -323,6 +344,7 @@ class Server(BaseHTTPRequestHandler):
                     {"token": "?", "bytes": list(piece), "logprob": -0.5},
                     {"token": "x", "bytes": [120], "logprob": -1.5},
                 ],
+                **self.change,
             }
             for piece in pieces
         ]
@@ -335,7 +357,9 @@ class Server(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
-        self.wfile.write(answer)
+        for i in range(0, len(answer), self.at_a_time):
+            self.wfile.write(answer[i : i + self.at_a_time])
+            self.drips.wait(0.0 if self.at_a_time > 1 else 0.1)
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -356,6 +380,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     needs("pyarrow")
     monkeypatch.setattr("asyncio.sleep", no_pause)
     Server.logprobs, Server.failures, Server.answers, Server.refusal = True, 0, 10**6, b""
+    Server.text, Server.change, Server.at_a_time = "Größe zählt.", {}, 10**6
+    Server.drips = Event()
     Server.asked, Server.at_once, Server.late = count(), 10**6, Event()
     with QuietServer(("127.0.0.1", 0), Server) as running:
         Thread(target=running.serve_forever, daemon=True).start()
@@ -393,6 +419,76 @@ def test_a_server_without_probabilities_is_refused(tmp_path: Path, server: str) 
     Server.logprobs = False
     with pytest.raises(OmniDraftError, match="no log-probabilities"):
         sample(config.teachers[0], config, tmp_path / "shards", path.parent, [])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"top_logprobs": None}, "another form"),
+        ({"top_logprobs": [3]}, "another form"),
+        ({"top_logprobs": []}, "no log-probabilities of the likeliest"),
+        ({"logprob": None}, "another form"),
+        ({"logprob": "low"}, "another form"),
+        ({"logprob": math.nan}, "another form"),
+        ({"logprob": 5.0}, "another form"),
+        ({"bytes": [300]}, "another form"),
+        ({"bytes": "abc"}, "another form"),
+        ({"token": None}, "another form"),
+    ],
+)
+def test_probabilities_of_another_form_are_refused(
+    tmp_path: Path, server: str, change: dict[str, Any], said: str
+) -> None:
+    from omnidraft.distill.sampling import open_sampler
+
+    Server.change = change
+    config, path = by_server(tmp_path, server)
+    sampler = open_sampler(config.teachers[0], config, path.parent, [])
+    with pytest.raises(OmniDraftError, match=said):
+        next(sampler.documents(0))
+
+
+def test_what_is_hardly_likely_stays_finite(tmp_path: Path, server: str) -> None:
+    from omnidraft.distill.sampling import open_sampler
+
+    Server.change = {"logprob": -math.inf}
+    config, path = by_server(tmp_path, server)
+    document = next(open_sampler(config.teachers[0], config, path.parent, []).documents(0))
+    assert np.isfinite(document.likelihoods[1:]).all()
+
+
+def test_a_server_that_says_nothing_is_asked_no_more(tmp_path: Path, server: str) -> None:
+    from omnidraft.distill.sampling import open_sampler
+
+    Server.text = ""
+    config, path = by_server(tmp_path, server)
+    sampler = open_sampler(config.teachers[0], config, path.parent, [])
+    with pytest.raises(OmniDraftError, match="empty answers"):
+        next(sampler.documents(0))
+
+
+def test_an_answer_that_does_not_end_is_not_waited_for(tmp_path: Path, server: str) -> None:
+    from omnidraft.distill.sampling import open_sampler
+
+    Server.at_a_time = 1
+    config, path = by_server(tmp_path, server)
+    teacher = config.teachers[0].model_copy(update={"timeout": 0.5})
+    sampler = open_sampler(teacher, config, path.parent, [])
+    with pytest.raises(OmniDraftError, match="does not answer"):
+        next(sampler.documents(0))
+    Server.drips.set()
+
+
+@pytest.mark.parametrize(
+    "url", ["", "localhost:8000", "ftp://localhost/v1", "http://a\\n/v1", "http://[::1/v1"]
+)
+def test_a_url_that_is_none_is_refused(tmp_path: Path, url: str) -> None:
+    needs("httpx")
+    from omnidraft.distill.sampling import open_sampler
+
+    config, path = by_server(tmp_path, url)
+    with pytest.raises(OmniDraftError, match="url"):
+        open_sampler(config.teachers[0], config, path.parent, [])
 
 
 def test_a_server_that_is_gone_is_named(tmp_path: Path, server: str) -> None:
@@ -471,7 +567,8 @@ def test_conversations_begin_with_the_prompts_that_are_given(tmp_path: Path, ser
 @pytest.mark.parametrize(
     "line",
     [
-        "Who?", "[1]", "{}", '{"prompt": 3}', '{"prompt": " "}', '{"prompt": "\\ud800"}',
+        "Who?", "[1]", "{}", "[" * 100_000, '{"prompt": 3}', '{"prompt": " "}',
+        '{"prompt": "\\ud800"}',
         '{"messages": [{"role": "user", "content": "Who?"}]}',
     ],
 )  # fmt: skip
@@ -515,6 +612,8 @@ def test_a_text_may_hold_line_separators_of_unicode(tmp_path: Path) -> None:
         (b'{"text": null}', "neither"),
         (b'{"text": ["a", "b"]}', "neither"),
         (b'{"messages": "Who?"}', "neither"),
+        (b'{"messages": []}', "neither"),
+        (b"[" * 100_000, "neither"),
         (b'{"messages": [{"role": "user"}]}', "neither"),
         (b'{"messages": [{"role": "user", "content": 3}]}', "neither"),
     ],
@@ -525,9 +624,29 @@ def test_a_line_without_text_is_named(tmp_path: Path, line: bytes, said: str) ->
     config, path = toy(tmp_path, 1)
     for each in path.parent.glob("*.jsonl"):
         each.write_bytes(b'\xef\xbb\xbf{"text": "one"}\r\n\n' + line)
-    sampler = open_sampler(config.teachers[0], config, path.parent, [])
     with pytest.raises(DamagedFileError, match=f"line [34]: .*{said}"):
-        list(sampler.documents(0))
+        open_sampler(config.teachers[0], config, path.parent, [])
+
+
+@pytest.mark.parametrize("before", ["", "\n \n", '{"text": "one"}\n{"text": 2}\n'])
+def test_text_that_is_mended_is_read_whole(tmp_path: Path, before: str) -> None:
+    needs("pyarrow")
+    from omnidraft.distill.sampled_text import sample
+    from omnidraft.distill.shards import shards_of
+
+    config, path = toy(tmp_path, 1)
+    (teacher,) = config.teachers
+    folder, lines = tmp_path / "shards", tmp_path / "lines.jsonl"
+    lines.write_text(before, "utf-8")
+    with pytest.raises(DamagedFileError, match=r"\.jsonl"):
+        sample(teacher, config, folder, path.parent, [])
+    assert not shards_of(folder)
+    lines.write_text("".join(f'{{"text": "{i}"}}\n' for i in range(40)), "utf-8")
+    sample(teacher, config, folder, path.parent, shards_of(folder))
+    assert sorted(said_in(folder)) == sorted(map(str, range(40)))
+    lines.write_text('{"text": "other"}\n', "utf-8")
+    with pytest.raises(OmniDraftError, match="other text"):
+        sample(teacher, config, folder, path.parent, shards_of(folder))
 
 
 def test_files_of_a_configuration_are_found_by_any_path(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ needs("accelerate")
 needs("pyarrow")
 
 from accelerate import Accelerator  # noqa: E402
+from filelock import FileLock  # noqa: E402
 
 from omnidraft.distill.batches import Plan  # noqa: E402
 from omnidraft.distill.config import Shape, Stage, Training  # noqa: E402
@@ -41,7 +42,7 @@ from omnidraft.distill.run import distill  # noqa: E402
 from omnidraft.distill.shards import Shard  # noqa: E402
 from omnidraft.distill.spellings import Speller  # noqa: E402
 from omnidraft.distill.training import Told, train  # noqa: E402
-from omnidraft.runtime.errors import DamagedFileError  # noqa: E402
+from omnidraft.runtime.errors import DamagedFileError, OmniDraftError  # noqa: E402
 
 SHAPE = Shape(layers=1, hidden_size=32, feed_forward_size=64, heads=2, positions=128)
 WORDS = ["the", "red", "fox", "jumps", "over", "one", "lazy", "dog", "and", "then", "all", "day"]
@@ -459,3 +460,35 @@ def test_another_configuration_does_not_touch_the_folder(
     said, _ = done.communicate()
     assert done.returncode == 2
     assert "another configuration" in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize("kept", ["", "name = 3", CONFIG.replace("[training]", "[trainings]")])
+def test_a_folder_with_something_else_is_left_alone(toy: Path, tmp_path: Path, kept: str) -> None:
+    copy = tmp_path / "config.toml"
+    copy.write_text(kept)
+    with pytest.raises(OmniDraftError, match="another configuration"):
+        distill(toy / "toy.toml", tmp_path)
+    assert copy.read_text() == kept
+
+
+def test_one_run_at_a_time_works_in_a_folder(
+    toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("omnidraft.distill.run._SOON", 0.1)
+    with (
+        FileLock(tmp_path / ".lock"),
+        pytest.raises(OmniDraftError, match="Another process makes a drafter"),
+    ):
+        distill(toy / "toy.toml", tmp_path)
+    assert not (tmp_path / "config.toml").exists()
+
+
+def test_other_sizes_than_those_it_begins_with_are_told_before_anything_is_sampled(
+    toy: Path, tmp_path: Path
+) -> None:
+    other = toy / "other.toml"
+    changed = CONFIG.replace("layers = 1", 'layers = 2\nstart = "default"')
+    other.write_text(changed.replace('tokenizer = "tokenizer"\n', ""))
+    with pytest.raises(OmniDraftError, match="other sizes"):
+        distill(other, tmp_path / "made")
+    assert not (tmp_path / "made").exists()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from omnidraft.distill.config import Prompts
-from omnidraft.distill.files import named_files
+from omnidraft.distill.files import named_files, not_utf8
 from omnidraft.runtime.bench import prompt_of
 from omnidraft.runtime.errors import DamagedFileError
 
@@ -42,7 +42,9 @@ def digest_of(prompts: Sequence[str]) -> str:
 def _prompt(path: Path, number: int, line: bytes) -> str:
     try:
         prompt = prompt_of(line.decode("utf-8-sig")).prompt
-    except ValueError:
+    except UnicodeError as error:
+        raise DamagedFileError(not_utf8(path, number)) from error
+    except (ValueError, RecursionError):
         prompt = ""
     if not isinstance(prompt, str) or not prompt.strip():
         raise DamagedFileError(f"{path}, line {number}: there is no prompt in it.")

@@ -7,19 +7,22 @@ openings; one that is only begun the server is first asked to complete.
 from __future__ import annotations
 
 import asyncio
+import builtins
 import json
 import math
 import os
 from collections.abc import Iterator, Mapping
 from random import Random
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from omnidraft.distill.config import Sampling, ServerTeacher
 from omnidraft.distill.sampling.openings import Openings
 from omnidraft.distill.shards import ANSWER, TOP, USER, Document
 from omnidraft.runtime.errors import MissingDependencyError, OmniDraftError
+from omnidraft.runtime.storage.validation import mistakes
 
 _COMPLETE = (
     "Write one message that a person could send to an assistant. It begins with the words below. "
@@ -27,8 +30,32 @@ _COMPLETE = (
 )
 _LONGEST_QUESTION = 200  # tokens
 _ATTEMPTS = 4
-_Answer = tuple[str, list[Mapping[str, Any]]]
-"""A question, and the answer's tokens as the protocol has them."""
+_EMPTY = 50  # answers without a token, one after the other, after which no more is asked
+_LEAST = -9999.0  # what OpenAI's servers give for the least likely
+
+
+class _Token(BaseModel):
+    """A token as the protocol has it."""
+
+    token: str
+    bytes: list[Annotated[int, Field(ge=0, le=255)]] | None = None
+    logprob: Annotated[float, Field(le=1e-3)]  # a little above 0 where a server rounds
+
+    @property
+    def surface(self) -> builtins.bytes | None:
+        """Its bytes; None for one that shows none."""
+        if self.bytes is not None:
+            return bytes(self.bytes) or None
+        return self.token.encode() or None
+
+
+class _Piece(_Token):
+    top_logprobs: list[_Token]
+
+
+_PIECES = TypeAdapter(list[_Piece])
+_Answer = tuple[str, list[_Piece]]
+"""A question, and the answer's tokens."""
 
 
 class ServerSampler:
@@ -36,7 +63,7 @@ class ServerSampler:
 
     Raises:
         MissingDependencyError: httpx is not installed.
-        OmniDraftError: the key is not in the environment.
+        OmniDraftError: the key is not in the environment, or the url is none.
     """
 
     def __init__(self, teacher: ServerTeacher, sampling: Sampling, openings: Openings) -> None:
@@ -54,7 +81,19 @@ class ServerSampler:
                     f"The environment has no {teacher.key_variable}, which is to hold the key of "
                     f"{teacher.url}."
                 )
+            if not (key.isascii() and key.isprintable()):
+                raise OmniDraftError(
+                    f"{teacher.key_variable} holds what no key can: other than plain letters."
+                )
             headers["Authorization"] = f"Bearer {key}"
+        try:
+            url = httpx.URL(teacher.url)
+        except httpx.InvalidURL as error:
+            raise OmniDraftError(f"{teacher.name}: url is no address: {error}.") from error
+        if url.scheme not in ("http", "https") or not url.host:
+            raise OmniDraftError(
+                f"{teacher.name}: url must be like http://localhost:8000/v1, not {teacher.url!r}."
+            )
         self._errors = httpx.HTTPError
         self._headers, self._open = headers, httpx.AsyncClient
         self._teacher, self._sampling, self._openings = teacher, sampling, openings
@@ -95,11 +134,18 @@ class ServerSampler:
                 await asyncio.gather(*running, return_exceptions=True)
                 await client.aclose()
 
+            empty = 0
             try:
                 while True:
                     for question, pieces in runner.run(some()):
+                        empty = 0 if pieces else empty + 1
                         if pieces:
                             yield self._document(question, pieces)
+                    if empty >= _EMPTY:
+                        raise OmniDraftError(
+                            f"{self._teacher.url} gave {empty} empty answers, one after the other. "
+                            "What was sampled is kept; try the model by hand."
+                        )
             finally:
                 runner.run(stop())
 
@@ -126,13 +172,21 @@ class ServerSampler:
                 "seed": random.getrandbits(31),
             },
         )
-        content = (choice.get("logprobs") or {}).get("content")
-        if not content and choice["message"]["content"]:
+        if not choice["message"]["content"]:
+            return question, []
+        try:
+            pieces = _PIECES.validate_python((choice.get("logprobs") or {}).get("content") or [])
+        except (ValidationError, AttributeError) as error:
+            what = mistakes(error) if isinstance(error, ValidationError) else str(error)
             raise OmniDraftError(
-                f"{self._teacher.url} gives no log-probabilities. Start it so that it does, or "
-                'take its text (kind = "text").'
+                f"{self._teacher.url} gives log-probabilities of another form than OpenAI's: {what}"
+            ) from error
+        if not any(piece.top_logprobs for piece in pieces):
+            raise OmniDraftError(
+                f"{self._teacher.url} gives no log-probabilities of the likeliest tokens. Start it "
+                'so that it does, or take its text (kind = "text").'
             )
-        return question, content or []
+        return question, pieces
 
     async def _chat(
         self, client: Any, question: str, options: Mapping[str, Any]
@@ -144,7 +198,9 @@ class ServerSampler:
         }
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                response = await client.post("/chat/completions", json=body)
+                # The client's own limit is one on each read.
+                async with asyncio.timeout(self._teacher.timeout):
+                    response = await client.post("/chat/completions", json=body)
                 if 400 <= response.status_code < 500 and response.status_code != 429:
                     raise OmniDraftError(
                         f"{self._teacher.url} refuses the request with status "
@@ -152,10 +208,11 @@ class ServerSampler:
                     )
                 if response.status_code < 400:
                     choice: Mapping[str, Any] = response.json()["choices"][0]
-                    choice["message"]["content"]
+                    if not isinstance(choice["message"]["content"], str | None):
+                        raise TypeError("an answer's content is no text")
                     return choice
                 problem = f"{response.status_code}"
-            except self._errors as error:
+            except (self._errors, TimeoutError) as error:
                 problem = str(error) or type(error).__name__
             except (KeyError, IndexError, TypeError, ValueError) as error:
                 raise OmniDraftError(
@@ -169,30 +226,23 @@ class ServerSampler:
             await asyncio.sleep(2.0**attempt)
         raise AssertionError
 
-    def _document(self, question: str, pieces: list[Mapping[str, Any]]) -> Document:
+    def _document(self, question: str, pieces: list[_Piece]) -> Document:
         # The question is one piece: its words' segmentation is the drafter's own.
         asked = [self._number(f"{question}\n".encode())]
-        tokens = [*asked, *(self._number(_surface(piece)) for piece in pieces)]
+        tokens = [*asked, *(self._number(piece.surface) for piece in pieces)]
         count = len(tokens)
         top, shares = np.zeros((count, TOP), np.int32), np.zeros((count, TOP), np.float16)
         likelihoods = np.full(count, np.nan, np.float32)
         for i, piece in enumerate(pieces, len(asked)):
-            likelihoods[i] = piece["logprob"]
-            for k, other in enumerate(piece.get("top_logprobs", [])[:TOP]):
-                top[i, k] = self._number(_surface(other))
-                shares[i, k] = math.exp(min(0.0, other["logprob"]))
+            likelihoods[i] = max(_LEAST, piece.logprob)
+            for k, other in enumerate(piece.top_logprobs[:TOP]):
+                top[i, k] = self._number(other.surface)
+                shares[i, k] = math.exp(min(0.0, other.logprob))
         kinds = np.array([USER] * len(asked) + [ANSWER] * len(pieces), np.int8)
         return Document(np.array(tokens, np.int32), kinds, top, shares, likelihoods)
 
     def _number(self, surface: bytes | None) -> int:
         return self._numbers.setdefault(surface, len(self._numbers))
-
-
-def _surface(piece: Mapping[str, Any]) -> bytes | None:
-    """The bytes of a token; None for one that shows none."""
-    data = piece.get("bytes")
-    surface = bytes(data) if data is not None else str(piece["token"]).encode()
-    return surface or None
 
 
 def _reason(body: str) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 
 import numpy as np
 
 from omnidraft.distill.config import TextTeacher
-from omnidraft.distill.files import named_files
+from omnidraft.distill.files import named_files, not_utf8
 from omnidraft.distill.shards import ANSWER, TOP, USER, Document
 from omnidraft.runtime.errors import DamagedFileError
 
@@ -24,10 +25,23 @@ class TextSampler:
 
     Raises:
         ModelNotFoundError: there is no such file.
+        DamagedFileError: a line has no text, or there is no line.
     """
 
     def __init__(self, teacher: TextTeacher, folder: Path) -> None:
-        self._paths = named_files(teacher.name, teacher.files, folder)
+        # All are read before any is given: a file that is mended later has other lines.
+        # Not splitlines: JSON may hold line separators of Unicode as they are.
+        self._records = [
+            _pieces(path, number, line)
+            for path in named_files(teacher.name, teacher.files, folder)
+            for number, line in enumerate(path.read_bytes().split(b"\n"), 1)
+            if line.strip()
+        ]
+        if not self._records:
+            raise DamagedFileError(
+                f"{teacher.name}: {', '.join(teacher.files)} hold no text. They need lines with "
+                "`text` or `messages`."
+            )
         self._surfaces: list[bytes | None] = []
 
     @property
@@ -37,16 +51,9 @@ class TextSampler:
 
     def documents(self, seed: int) -> Iterator[Document]:
         """See ``Sampler``: each line once."""
-        # Not splitlines: JSON may hold line separators of Unicode as they are.
-        lines = [
-            (path, number, line)
-            for path in self._paths
-            for number, line in enumerate(path.read_bytes().split(b"\n"), 1)
-            if line.strip()
-        ]
-        Random(seed).shuffle(lines)
-        for path, number, line in lines:
-            pieces = _pieces(path, number, line)
+        records = self._records.copy()
+        Random(seed).shuffle(records)
+        for pieces in records:
             tokens = np.arange(len(pieces), dtype=np.int32) + len(self._surfaces)
             self._surfaces += [words for _, words in pieces]
             count = len(pieces)
@@ -65,19 +72,27 @@ def _pieces(path: Path, number: int, line: bytes) -> list[tuple[int, bytes]]:
         record = json.loads(line.decode("utf-8-sig"))
         if "text" in record:
             return [(ANSWER, _words(record["text"]))]
-        return [
+        messages = [
             (ANSWER if each["role"] == "assistant" else USER, _words(each["content"]) + b"\n")
             for each in record["messages"]
         ]
+        if not messages:
+            raise ValueError
+        return messages
     except UnicodeError as error:
-        raise DamagedFileError(
-            f"{path}, line {number}: this is not text in UTF-8. Convert the file, or leave the "
-            "line out."
-        ) from error
-    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedFileError(not_utf8(path, number)) from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedFileError(
             f"{path}, line {number}: neither text nor messages with role and content."
         ) from error
+
+
+def digest_of(teacher: TextTeacher, folder: Path) -> str:
+    """Which text it is, in 64 digits."""
+    digest = sha256()
+    for path in named_files(teacher.name, teacher.files, folder):
+        digest.update(sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
 
 
 def _words(said: object) -> bytes:
