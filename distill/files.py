@@ -42,6 +42,17 @@ def named_files(name: str, patterns: Sequence[str], folder: Path) -> list[Path]:
     return found
 
 
+def named_lines(
+    name: str, patterns: Sequence[str], folder: Path
+) -> Iterator[tuple[Path, int, bytes]]:
+    """The lines of ``named_files`` that hold something, with their file and number."""
+    for path in named_files(name, patterns, folder):
+        # Not splitlines: JSON may hold line separators of Unicode as they are.
+        for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+            if line.strip():
+                yield path, number, line
+
+
 def not_utf8(path: Path, number: int) -> str:
     """What is said of a line that cannot be read."""
     return (

@@ -359,7 +359,8 @@ class Server(BaseHTTPRequestHandler):
         self.end_headers()
         for i in range(0, len(answer), self.at_a_time):
             self.wfile.write(answer[i : i + self.at_a_time])
-            self.drips.wait(0.0 if self.at_a_time > 1 else 0.1)
+            if self.at_a_time == 1:
+                self.drips.wait(0.1)
 
     def log_message(self, *_: Any) -> None:
         pass

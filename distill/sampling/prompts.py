@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from omnidraft.distill.config import Prompts
-from omnidraft.distill.files import named_files, not_utf8
+from omnidraft.distill.files import named_lines, not_utf8
 from omnidraft.runtime.bench import prompt_of
 from omnidraft.runtime.errors import DamagedFileError
 
@@ -25,12 +25,11 @@ def read_prompts(sources: Sequence[Prompts], folder: Path) -> list[str]:
     """
     prompts: list[str] = []
     for source in sources:
-        before = len(prompts)
-        for path in named_files(source.name, source.files, folder):
-            lines = path.read_bytes().split(b"\n")
-            prompts += [_prompt(path, i, line) for i, line in enumerate(lines, 1) if line.strip()]
-        if len(prompts) == before:
+        lines = named_lines(source.name, source.files, folder)
+        own = [_prompt(path, number, line) for path, number, line in lines]
+        if not own:
             raise DamagedFileError(f"{source.name}: {', '.join(source.files)} hold no prompts.")
+        prompts += own
     return prompts
 
 

@@ -11,7 +11,7 @@ from random import Random
 import numpy as np
 
 from omnidraft.distill.config import TextTeacher
-from omnidraft.distill.files import named_files, not_utf8
+from omnidraft.distill.files import named_files, named_lines, not_utf8
 from omnidraft.distill.shards import ANSWER, TOP, USER, Document
 from omnidraft.runtime.errors import DamagedFileError
 
@@ -30,13 +30,8 @@ class TextSampler:
 
     def __init__(self, teacher: TextTeacher, folder: Path) -> None:
         # All are read before any is given: a file that is mended later has other lines.
-        # Not splitlines: JSON may hold line separators of Unicode as they are.
-        self._records = [
-            _pieces(path, number, line)
-            for path in named_files(teacher.name, teacher.files, folder)
-            for number, line in enumerate(path.read_bytes().split(b"\n"), 1)
-            if line.strip()
-        ]
+        lines = named_lines(teacher.name, teacher.files, folder)
+        self._records = [_pieces(path, number, line) for path, number, line in lines]
         if not self._records:
             raise DamagedFileError(
                 f"{teacher.name}: {', '.join(teacher.files)} hold no text. They need lines with "
